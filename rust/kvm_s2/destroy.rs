@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The policy: which addresses, in which steps, and when the scheduler may run.
+
+use crate::{
+    addr::{
+        Ipa,
+        IpaRange, //
+    },
+    geometry::Geometry,
+    stats::Destroyed, //
+};
+
+/// One kind of unlinked stage-2: tables that the host walks, or mappings that EL2 holds.
+pub trait Backend {
+    /// The first address not yet destroyed where something is mapped, or may be.
+    ///
+    /// Never goes into an empty subtree. At least the end of the address space if nothing is left.
+    fn next_mapped(&mut self) -> Ipa;
+
+    /// Destroys what is mapped in `range`, until its end or until about `budget` tables (or as
+    /// much other work) are gone. Returns the number of leaves and tables given up.
+    ///
+    /// `range.start` is what [`Backend::next_mapped`] said.
+    fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64;
+
+    /// Destroys the root, after everything below it, and returns the figures.
+    fn destroy_root(&mut self) -> Destroyed;
+}
+
+/// Destroys an unlinked stage-2 from `range.start` to `range.end`, and then its root.
+///
+/// Goes by chunks (`Geometry::stage2_range_addr_end`) that may take several steps of `budget`
+/// each, and calls `resched` between two steps only if the first one really unmapped something:
+/// an empty chunk takes no time that anybody would have to wait for.
+#[inline]
+pub fn stage2_destroy<B: Backend>(
+    backend: &mut B,
+    geometry: &Geometry,
+    range: IpaRange,
+    budget: u32,
+    mut resched: impl FnMut(&mut B),
+) -> Destroyed {
+    let mut chunks = 0;
+    let mut rescheds = 0;
+    let mut chunk_end = range.start;
+
+    let mut addr = backend.next_mapped();
+    while addr < range.end {
+        let end = geometry.stage2_range_addr_end(addr, range.end);
+        chunks += u64::from(end != chunk_end);
+        chunk_end = end;
+
+        let unmapped = backend.destroy_range(IpaRange { start: addr, end }, budget);
+        addr = backend.next_mapped();
+        if unmapped > 0 && addr < range.end {
+            rescheds += 1;
+            resched(backend);
+        }
+    }
+
+    Destroyed {
+        chunks,
+        rescheds,
+        ..backend.destroy_root()
+    }
+}

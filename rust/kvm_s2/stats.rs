@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a destroy did, in numbers.
+
+/// The figures of one destroy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Destroyed {
+    /// Counted entries that were no tables: pages, blocks, annotations; with pKVM, mappings.
+    pub leaves: u64,
+    /// Pages those leaves mapped, in granules. Annotations map none.
+    pub pages: u64,
+    /// Tables given up, the root not included.
+    pub tables: u64,
+    /// Bytes of tables that were read to find them.
+    pub table_bytes: u64,
+    /// Chunks that were entered.
+    pub chunks: u64,
+    /// Times the scheduler was let in.
+    pub rescheds: u64,
+    /// Things left behind for safety: tables, or with pKVM pages.
+    pub leaked: u64,
+    /// Calls to the hypervisor.
+    pub hypercalls: u64,
+}
