@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+
+//! The figures of a row by name.
+
+use crate::row::Row;
+use clap::ValueEnum;
+use serde::Deserialize;
+use std::fmt;
+
+/// A figure that tables, pictures and limits can be about.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Metric {
+    /// Instructions of the destroy itself.
+    DestroyInsns,
+    /// The same per mapping.
+    InsnsPerPage,
+    /// Instructions of the closing system call.
+    CloseInsns,
+    /// Table pages given back.
+    TablesFreed,
+    /// Calls into EL2.
+    Hypercalls,
+    /// TLB invalidations.
+    Tlbis,
+    /// Points where the CPU was offered to others.
+    Rescheds,
+    /// Longest stretch between two such points, in instructions.
+    MaxStretchInsns,
+    /// Longest stay at EL2, in instructions.
+    MaxEl2Insns,
+    /// Table pages that were not given back.
+    Leaked,
+}
+
+impl Metric {
+    /// The figure of `row`, or `None` when it was not measured.
+    pub fn of(self, row: &Row) -> Option<f64> {
+        let count = match self {
+            Metric::InsnsPerPage => return row.insns_per_page,
+            Metric::DestroyInsns => row.destroy_insns,
+            Metric::CloseInsns => row.close_insns,
+            Metric::TablesFreed => row.tables_freed,
+            Metric::Hypercalls => row.hypercalls,
+            Metric::Tlbis => row.tlbis,
+            Metric::Rescheds => row.rescheds,
+            Metric::MaxStretchInsns => row.max_stretch_insns,
+            Metric::MaxEl2Insns => row.max_el2_insns,
+            Metric::Leaked => row.leaked,
+        };
+        count.map(|n| n as f64)
+    }
+
+    /// What one unit of the figure is, in the plural.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Metric::InsnsPerPage => "instructions per page",
+            Metric::TablesFreed | Metric::Leaked => "table pages",
+            Metric::Hypercalls => "hypercalls",
+            Metric::Tlbis => "TLB invalidations",
+            Metric::Rescheds => "resched points",
+            _ => "instructions",
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.to_possible_value();
+        f.pad(name.as_ref().map_or("", |value| value.get_name()))
+    }
+}

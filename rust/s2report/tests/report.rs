@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+
+//! The program as its users meet it: text in, text, files and exit code out.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn golden(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    fs::read_to_string(path.join(name)).unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn run(input: &str, args: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_s2report"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that refuses its options does not wait for input.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn table_and_picture_are_the_golden_ones() {
+    let svg = scratch("golden.svg");
+    let args = ["--kernel", "7.3.4", "--svg", svg.to_str().unwrap()];
+    let output = run(&golden("rows.jsonl"), &args);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), golden("table.txt"));
+    assert_eq!(fs::read_to_string(svg).unwrap(), golden("destroy.svg"));
+}
+
+#[test]
+fn document_reads_back_with_nulls_and_unknown_keys() {
+    let json = scratch("roundtrip.json");
+    let json = json.to_str().unwrap();
+    run(
+        &golden("rows.jsonl"),
+        &["--kernel", "7.3.4", "--json", json],
+    );
+    let text = fs::read_to_string(json).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["kernel"], "7.3.4");
+    for (line, row) in golden("rows.jsonl").lines().zip(0..) {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(document["rows"][row], line);
+    }
+    assert_eq!(stdout(&run("", &[json])), golden("table.txt"));
+}
+
+#[test]
+fn runs_of_one_case_show_the_median_but_the_worst_leak() {
+    let line = golden("rows.jsonl").lines().next().unwrap().to_owned();
+    let slow = line.replace("211000000", "300000000");
+    let leaky = line
+        .replace("211000000", "100000000")
+        .replace("\"leaked\": 0", "\"leaked\": 7");
+    let output = run(&[line, slow, leaky].join("\n"), &[]);
+    let table = stdout(&output);
+    assert!(table.contains(" 211 M "), "{table}");
+    assert!(table.contains("7/-"), "{table}");
+}
+
+#[test]
+fn bad_rows_are_named() {
+    let rows = golden("rows.jsonl");
+    let bad = [
+        (
+            rows.replacen("\"tlbis\": null, ", "", 1),
+            "line 1: key `tlbis` is missing",
+        ),
+        (
+            rows.replacen("\"vhe\"", "\"el3\"", 1),
+            "line 7: unknown variant `el3`",
+        ),
+        (
+            rows.replacen("\"ipa_bits\": 48", "\"ipa_bits\": 64", 2),
+            "line 1: `ipa_bits` 64",
+        ),
+        (
+            rows.replacen("\"pages\": 128", "\"pages\": 0", 1),
+            "line 7: `insns_per_page`",
+        ),
+        (
+            rows.replacen("\"empty\"", "\"<b>\"", 1),
+            "line 1: `case` \"<b>\"",
+        ),
+        (
+            rows.replacen("\"leaked\": 0", "\"leaked\": -1", 1),
+            "line 1: invalid value",
+        ),
+        (rows + "[1]\n", "line 8: a row is a JSON object"),
+        ("TAP version 13\n".into(), "line 1: expected"),
+        (
+            "{\"schema\": 2, \"rows\": []}".into(),
+            "schema 2 is not known",
+        ),
+        ("{\"schema\": 1}".into(), "`rows` is not an array"),
+    ];
+    for (input, message) in bad {
+        let output = run(&input, &[]);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
+    }
+}
+
+fn judged(limits: &str) -> (Option<i32>, String) {
+    let name = format!("limits-{}.toml", limits.len());
+    let path = scratch(&name);
+    fs::write(&path, limits).unwrap();
+    let args = ["--kernel", "7.3.4", "--limits", path.to_str().unwrap()];
+    let output = run(&golden("rows.jsonl"), &args);
+    (output.status.code(), stdout(&output) + &stderr(&output))
+}
+
+#[test]
+fn a_limit_is_kept_up_to_its_figure() {
+    let of = |max| format!("[[limit]]\nmetric='insns_per_page'\nmode=['nvhe']\nmax={max}\n");
+    let (code, text) = judged(&of("4"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("ok   nvhe: insns_per_page at most 4, is 4"),
+        "{text}"
+    );
+    let (code, text) = judged(&of("3.99"));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("FAIL nvhe: insns_per_page at most 3.99, is 4"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_figure_that_is_missing_fails_but_a_case_that_was_not_run_is_skipped() {
+    let (code, text) = judged("[[limit]]\nmetric='close_insns'\nmode=['vhe']\nmax=1e9\n");
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("FAIL vhe: close_insns at most 1.00 G, not measured"),
+        "{text}"
+    );
+    let (code, text) = judged("[[limit]]\nmetric='leaked'\ncase=['sparse']\nmax=0\n");
+    assert_eq!(code, Some(0));
+    assert!(
+        text.contains("skip sparse: leaked at most 0, not run"),
+        "{text}"
+    );
+    let (code, _) = judged("[[limit]]\nmetric='leaked'\nkernel='6.12'\nmax=0\n");
+    assert_eq!(code, Some(0), "limits of another kernel do not count");
+}
+
+#[test]
+fn a_limit_is_about_ours_unless_it_says_otherwise() {
+    let of = |who| format!("[[limit]]\nmetric='destroy_insns'\ncase=['empty']\nmax=1e6\n{who}");
+    assert_eq!(judged(&of("")).0, Some(0));
+    assert_eq!(judged(&of("impl=['c']\n")).0, Some(1));
+}
+
+#[test]
+fn a_limit_with_an_unknown_word_is_refused() {
+    let (code, text) = judged("[[limit]]\nmetric='leaked'\nmax=0\nmodes=['vhe']\n");
+    assert_eq!(code, Some(2));
+    assert!(text.contains("unknown field `modes`"), "{text}");
+}
+
+#[test]
+fn max_gives_the_verdict_that_bisecting_needs() {
+    let verdict = |max, case| {
+        let args = ["--metric", "destroy_insns", "--max", max, "--case", case];
+        run(&golden("rows.jsonl"), &args).status.code()
+    };
+    assert_eq!(verdict("211000000", "empty"), Some(0));
+    assert_eq!(verdict("210999999", "empty"), Some(1));
+    assert_eq!(verdict("1", "sparse"), Some(125), "no such row");
+    assert_eq!(
+        verdict("1e9", "dense-4k"),
+        Some(125),
+        "one row has no figure"
+    );
+}
+
+#[test]
+fn an_unknown_metric_is_answered_with_the_known_ones() {
+    let output = run("", &["--metric", "joules"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("destroy_insns"),
+        "{}",
+        stderr(&output)
+    );
+}
