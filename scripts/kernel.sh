@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Source, integration, configuration and build of one arm64 kernel.
+
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/apt.sh
+. "$ROOT/scripts/apt.sh"
+# shellcheck source=scripts/source.sh
+. "$ROOT/scripts/source.sh"
+
+usage() {
+	cat <<EOF_USAGE
+Usage: scripts/kernel.sh [options]
+
+Builds an arm64 kernel with this project's component, incrementally, below
+$CACHE.
+
+  --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
+  --config C      bench    the component and its bench module (default)
+                  kunit    bench and the KUnit tests
+                  debug    kunit with KASAN, lockdep, fault injection and more
+                  vanilla  the kernel as it is, from a tree of its own
+  --tree DIR      build the kernel tree DIR as it is, without the component
+  --print WHAT    build nothing, print one thing: image, build, src, release
+  --make TARGET   make TARGET in the configured tree instead of building (may be
+                  repeated; VAR=value passes too)
+  --help          this text
+
+Examples:
+  scripts/kernel.sh --config kunit
+  scripts/kernel.sh --kernel 6.12 --print image
+  scripts/kernel.sh --make CLIPPY=1 --make arch/arm64/kvm/
+EOF_USAGE
+}
+
+kernel=${KERNELS[0]}
+config=bench
+tree=
+print=
+targets=()
+while (($#)); do
+	case $1 in
+	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" "${CONFIGS[@]}"; shift ;;
+	--tree) tree=$(realpath "$(value_of "$@")"); shift ;;
+	--print) print=$(value_of "$@"); one_of 'thing to print' "$print" image build src release; shift ;;
+	--make) targets+=("$(value_of "$@")"); shift ;;
+	-h | --help) usage; exit ;;
+	*) misuse "unknown option '$1'; valid: --kernel --config --tree --print --make --help" ;;
+	esac
+	shift
+done
+
+flavour=
+if [[ -n $tree ]]; then
+	[[ -f $tree/Kbuild && -d $tree/arch/arm64/kvm ]] || die "$tree: not a Linux tree with arm64 KVM"
+	config=vanilla
+	kernel=tree-$(sha256sum <<< "$tree" | cut -c1-12)
+fi
+[[ $config == vanilla ]] && flavour=vanilla
+src=${tree:-$(source_dir "$kernel" "$flavour")}
+build=$CACHE/build/$kernel-$config
+image=$build/arch/arm64/boot/Image
+log=$build/build.log
+
+case $print in
+image) printf '%s\n' "$image"; exit ;;
+build) printf '%s\n' "$build"; exit ;;
+src) printf '%s\n' "$src"; exit ;;
+release)
+	cat "$build/include/config/kernel.release" 2>/dev/null ||
+		die "not built yet; run scripts/kernel.sh --kernel $kernel --config $config"
+	exit ;;
+esac
+
+# Nothing from the caller may reach Kbuild but what is named here: neither a
+# rustup toolchain, nor flags, nor the jobserver of an outer make.
+kbuild() {
+	env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u RUSTFLAGS -u CFLAGS -u KBUILD_OUTPUT \
+		PATH=/usr/sbin:/usr/bin:/sbin:/bin LIBCLANG_PATH="/usr/lib/llvm-$LLVM_VERSION/lib" \
+		KBUILD_BUILD_USER=kvm_s2 KBUILD_BUILD_HOST=kvm_s2 \
+		make -C "$src" O="$build" ARCH=arm64 LLVM="-$LLVM_VERSION" RUSTC="$RUSTC" \
+		RUSTDOC=/usr/bin/rustdoc BINDGEN="$BINDGEN" "$@" < /dev/null
+}
+
+fragments() {
+	local names=(base) name
+	case $config in
+	bench) names+=(component) ;;
+	kunit) names+=(component kunit) ;;
+	debug) names+=(component kunit debug) ;;
+	esac
+	for name in "${names[@]}"; do cat "$ROOT/scripts/config/$name.config"; done
+}
+
+# Options asked for that the configuration does not have.
+not_taken() {
+	fragments | grep '^CONFIG_' | while IFS='=' read -r name value; do
+		case $value in
+		n) ! grep -q "^$name=" "$build/.config" ;;
+		*) grep -qxF "$name=$value" "$build/.config" ;;
+		esac || printf '%s=%s\n' "$name" "$value"
+	done
+}
+
+configure() {
+	local missing
+	mkdir -p "$build"
+	fragments > "$build/.fragment"
+	kbuild -s KCONFIG_ALLCONFIG="$build/.fragment" allnoconfig > "$log" 2>&1 ||
+		{ tail -n 20 "$log" >&2; die "configuring failed; all of it is in $log"; }
+	missing=$(not_taken)
+	[[ -z $missing ]] ||
+		die "Linux $kernel does not take these options as asked: ${missing//$'\n'/ }"
+}
+
+# Shows how far the running make, PID $1, is: a line that renews itself on a
+# terminal, one line a minute elsewhere.
+follow() {
+	local last='' line
+	while kill -0 "$1" 2>/dev/null; do
+		line="$(clock $SECONDS) $(wc -l < "$log") steps $(tail -n 1 "$log" | tr -s ' \t' ' ')"
+		if [[ -t 2 ]]; then
+			printf '\r\033[K%.*s' "$((${COLUMNS:-80} - 1))" "$PROGRAM: $line" >&2
+		elif [[ $((SECONDS / 60)) != "$last" && $SECONDS -ge 30 ]]; then
+			last=$((SECONDS / 60))
+			say "$line"
+		fi
+		sleep 1
+	done
+	[[ ! -t 2 ]] || printf '\r\033[K' >&2
+}
+
+build() {
+	local make
+	kbuild -j"$(nproc)" Image modules >> "$log" 2>&1 &
+	make=$!
+	# shellcheck disable=SC2064  # this make, not a later one
+	trap "kill $make 2>/dev/null; exit 130" INT TERM
+	follow "$make"
+	wait "$make" || {
+		grep -E -A 12 '(^|: )(fatal )?error(\[|:)|\*\*\*' "$log" | head -n 60 >&2 || true
+		say "--- end of the log:"
+		tail -n 15 "$log" >&2
+		die "Linux $kernel ($config) did not build after $(clock $SECONDS); all of it is in $log"
+	}
+	grep -E -A 5 '(^|: )warning:' "$log" | head -n 40 >&2 || true
+	say "Linux $(cat "$build/include/config/kernel.release") ($config) built in $(clock $SECONDS)"
+}
+
+"$ROOT/scripts/setup.sh"
+mkdir -p "$CACHE/build"
+exec 9> "$CACHE/build/.lock-$kernel"
+flock -n 9 || { say "waiting for another build of Linux $kernel"; flock 9; }
+if [[ -z $tree ]] && ! source_ready "$kernel" "$flavour"; then
+	need_space 6
+	# shellcheck source=/dev/null
+	. /etc/os-release
+	fetch_source "$VERSION_CODENAME" "$kernel" "$flavour"
+fi
+[[ $config == vanilla ]] || "$ROOT/scripts/integrate.sh" "$src" >&2
+configure
+if ((${#targets[@]})); then
+	kbuild "${targets[@]}"
+else
+	build
+fi
