@@ -14,7 +14,7 @@ use std::fmt;
 pub enum Metric {
     /// Instructions of the destroy itself.
     DestroyInsns,
-    /// The same per mapping.
+    /// The same per 4 KiB page.
     InsnsPerPage,
     /// Instructions of the closing system call.
     CloseInsns,

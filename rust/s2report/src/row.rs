@@ -104,11 +104,11 @@ pub struct Row {
     pub size_bytes: u64,
     /// Width of the guest's physical address space, 32..=52 bits.
     pub ipa_bits: u32,
-    /// Mappings that the destroy removed.
+    /// 4 KiB pages of guest memory that were mapped, by entries of whatever size.
     pub pages: Option<u64>,
     /// Instructions of the destroy itself.
     pub destroy_insns: Option<u64>,
-    /// The same per mapping.
+    /// The same per page.
     pub insns_per_page: Option<f64>,
     /// Instructions of the closing system call.
     pub close_insns: Option<u64>,

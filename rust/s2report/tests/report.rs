@@ -181,6 +181,21 @@ fn a_limit_with_an_unknown_word_is_refused() {
 }
 
 #[test]
+fn the_limits_of_the_bench_catch_a_leak() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let limits = root.join("scripts/bench/limits.toml");
+    let args = ["--kernel", "7.3.4", "--limits", limits.to_str().unwrap()];
+    let output = run(&golden("rows.jsonl"), &args);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        text.contains("FAIL every case: leaked at most 0, is 2"),
+        "{text}"
+    );
+    assert!(text.contains("insns_per_page at most 5, is 4\n"), "{text}");
+}
+
+#[test]
 fn max_gives_the_verdict_that_bisecting_needs() {
     let verdict = |max, case| {
         let args = ["--metric", "destroy_insns", "--max", max, "--case", case];

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# The main job: what the end of a KVM guest costs, upstream against ours.
+
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/bench/cases.sh
+. "$ROOT/scripts/bench/cases.sh"
+# shellcheck source=scripts/bench/machine.sh
+. "$ROOT/scripts/bench/machine.sh"
+# shellcheck source=scripts/bench/tree.sh
+. "$ROOT/scripts/bench/tree.sh"
+
+usage() {
+	cat <<EOF_USAGE
+Usage: scripts/bench-destroy.sh [options]
+
+Builds what is missing, boots an arm64 machine per mode under QEMU, destroys
+guests with the kernel's own code (c) and with this project's (rust), prints one
+table, and writes destroy.json and destroy.svg. Figures are instructions, which
+repeat whatever else this machine does. Ends with 1 when a figure is past
+scripts/bench/limits.toml or a case failed.
+
+What to measure (default: everything)
+  --kernel V     ${KERNELS[*]} (default ${KERNELS[0]})
+  --mode M       ${MODES[*]}
+  --impl I       c rust
+  --case C       ${CASES[*]}
+  --backing B    ${BACKINGS[*]}
+  --order O      ${ORDERS[*]}
+  --guest G      ${GUESTS[*]} none
+  --size N       guest memory of the dense cases, such as 64M or 2G
+  --ipa BITS     width of guest addresses, 32 to 52
+  --quick        smaller tables; under 5 minutes once everything is built
+  --list         show the cases that would be run, and end
+
+What to do with it
+  --metric F     figure in the table and the picture (default destroy_insns):
+                 ${METRICS[*]:0:6}
+                 ${METRICS[*]:6}
+  --out DIR      where results go (default $OUT)
+  --json FILE    where the JSON goes (default destroy.json in --out)
+  --max N        no limits but this one, on --metric of all rows: exit 0 when no
+                 row is past it, 1 when one is, 125 when that cannot be told
+
+Where to measure
+  --local        on this arm64 host, as root; figures are then nanoseconds
+  --tree DIR     the kernel in DIR as it is, with or without this project's
+                 component; --metric is then close_insns by default
+  --help         this text
+
+Examples:
+  scripts/bench-destroy.sh
+  scripts/bench-destroy.sh --quick --mode protected
+  scripts/bench-destroy.sh --case dense-4k --backing kernel --size 4G --impl rust
+  git bisect run /path/to/scripts/bench-destroy.sh --tree . --mode vhe --case 1m --max 500000
+EOF_USAGE
+}
+
+kernel=${KERNELS[0]}
+modes=("${MODES[@]}")
+impls="c rust"
+only_case='' only_backing='' only_order='' only_guest='' set_size='' set_ipa=''
+quick=0 list=0 local=0
+metric='' json='' max='' tree=''
+
+parse() {
+	while (($#)); do
+		case $1 in
+		--quick) quick=1; shift; continue ;;
+		--list) list=1; shift; continue ;;
+		--local) local=1; shift; continue ;;
+		-h | --help) usage; exit ;;
+		--kernel | --mode | --impl | --case | --backing | --order | --guest | --size | --ipa | \
+		--metric | --out | --json | --max | --tree)
+			take "$1" "$(value_of "$@")"; shift 2 ;;
+		*) misuse "unknown option '$1'; valid: --kernel --mode --impl --case --backing --order" \
+			"--guest --size --ipa --quick --list --metric --out --json --max --local --tree --help" ;;
+		esac
+	done
+	((!local)) || [[ -z $tree ]] || misuse "--local and --tree exclude each other"
+}
+
+take() {
+	case $1 in
+	--kernel) one_of kernel "$2" "${KERNELS[@]}"; kernel=$2 ;;
+	--mode) one_of mode "$2" "${MODES[@]}"; modes=("$2") ;;
+	--impl) one_of implementation "$2" c rust; impls=$2 ;;
+	--case) one_of case "$2" "${CASES[@]}"; only_case=$2 ;;
+	--backing) one_of backing "$2" "${BACKINGS[@]}"; only_backing=$2 ;;
+	--order) one_of order "$2" "${ORDERS[@]}"; only_order=$2 ;;
+	--guest) one_of guest "$2" "${GUESTS[@]}" none; only_guest=$2 ;;
+	--size) [[ $2 =~ ^[1-9][0-9]*[KMG]?$ ]] || misuse "--size '$2' is not a size; such as 64M or 2G"
+		set_size=$2 ;;
+	--ipa) [[ $2 =~ ^(3[2-9]|4[0-9]|5[0-2])$ ]] || misuse "--ipa '$2' is not in 32 to 52"
+		set_ipa=$2 ;;
+	--metric) one_of metric "$2" "${METRICS[@]}"; metric=$2 ;;
+	--max) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || misuse "--max '$2' is not a number"
+		max=$2 ;;
+	--out) OUT=$2 ;;
+	--json) json=$2 ;;
+	--tree) [[ -f $2/arch/arm64/kvm/mmu.c ]] || misuse "--tree '$2' is not a Linux tree with arm64 KVM"
+		tree=$(cd "$2" && pwd) ;;
+	esac
+}
+
+show_list() {
+	local mode
+	{
+		echo mode case size IPA backing order guest
+		for mode in "${modes[@]}"; do selected "$mode" | sed "s/^/$mode /"; done
+	} | column -t
+}
+
+# selected MODE - its case lines, as far as the measured kernel can run them.
+selected() {
+	if [[ -n $tree ]]; then real_guest_cases_of "$1"; else cases_of "$1"; fi
+}
+
+# give_up WHY... - nothing was measured. A bisect skips such a commit.
+give_up() {
+	say "$@"
+	if [[ -n $max ]]; then exit 125; fi
+	exit 1
+}
+
+# The verdict: one bound for all rows with --max, else the file of limits.
+report() {
+	local options=(--kernel "$release" --metric "$metric" --svg "$OUT/destroy.svg")
+	options+=(--json "${json:-$OUT/destroy.json}")
+	if [[ -n $max ]]; then
+		options+=(--max "$max")
+	elif ((!local)); then
+		options+=(--limits "$ROOT/scripts/bench/limits.toml")
+	fi
+	"$S2REPORT" "${options[@]}" "$rows"
+}
+
+main() {
+	local mode failed=() code=0
+	parse "$@"
+	if ((list)); then show_list; exit; fi
+	metric=${metric:-$([[ -n $tree ]] && echo close_insns || echo destroy_insns)}
+	mkdir -p "$OUT" || give_up "cannot write to $OUT; choose another place with --out"
+	rows=$OUT/rows.jsonl
+	: > "$rows"
+
+	S2REPORT=$(native s2report s2report)
+	if ((local)); then
+		prepare_local
+	elif [[ -n $tree ]]; then
+		prepare_tree
+	else
+		prepare_kernel
+	fi
+	for mode in "${modes[@]}"; do measure "$mode" || failed+=("$mode"); done
+	[[ -s $rows ]] || give_up "no case was measured; the reasons are above"
+
+	report || code=$?
+	say "$(clock $SECONDS); rows, picture and consoles are in $OUT"
+	if ((${#failed[@]})); then
+		say "not all is well in: ${failed[*]}; see above"
+		((code)) || code=$([[ -n $max ]] && echo 125 || echo 1)
+	fi
+	exit "$code"
+}
+
+main "$@"

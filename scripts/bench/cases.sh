@@ -1,0 +1,99 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the bench measures, and how the measured machine is told. Sourced.
+# shellcheck disable=SC2034,SC2154  # variables of bench-destroy.sh
+
+CASES=(empty 1m dense-4k dense-2m sparse)
+BACKINGS=(4k thp hugetlb kernel)
+ORDERS=(close-first unmap-first sigkill)
+GUESTS=(normal protected)
+METRICS=(destroy_insns insns_per_page close_insns tables_freed hypercalls tlbis rescheds
+	max_stretch_insns max_el2_insns leaked)
+
+# Lines of: case size IPA-bits backing order guest. Backing "kernel" is a table
+# without a guest, built by the bench module: as large as one likes.
+ordinary_cases() {
+	cat <<-END
+		empty     -     40  4k       close-first  normal
+		empty     -     48  4k       close-first  normal
+		1m        1M    48  4k       close-first  normal
+		dense-4k  256M  40  4k       close-first  normal
+		dense-4k  256M  40  4k       unmap-first  normal
+		dense-4k  256M  40  4k       sigkill      normal
+		dense-2m  256M  40  thp      close-first  normal
+		dense-2m  256M  40  hugetlb  close-first  normal
+		dense-4k  1G    40  kernel   close-first  none
+		dense-2m  128G  40  kernel   close-first  none
+		sparse    2M    48  kernel   close-first  none
+	END
+	if ((quick)); then
+		echo dense-4k  8G  40  kernel  close-first  none
+	else
+		echo dense-4k  16G   40  kernel  close-first  none
+		echo dense-4k  128G  40  kernel  close-first  none
+	fi
+}
+
+# A protected host always takes the widest addresses, and its mappings are
+# kept in a tree that only a real guest fills.
+protected_cases() {
+	cat <<-END
+		empty     -     48  4k  close-first  normal
+		1m        1M    48  4k  close-first  normal
+		dense-4k  256M  48  4k  close-first  normal
+		dense-4k  256M  48  4k  unmap-first  normal
+		dense-4k  256M  48  4k  sigkill      normal
+		dense-4k  64M   48  4k  close-first  protected
+	END
+}
+
+chosen() { [[ -z $1 || $1 == "$2" ]]; }
+
+# cases_of MODE - the lines left by --case, --backing, --order and --guest, with
+# --size and --ipa put in. What becomes equal by that is run once.
+cases_of() {
+	local name size ipa backing order guest
+	if [[ $1 == protected ]]; then protected_cases; else ordinary_cases; fi |
+		while read -r name size ipa backing order guest; do
+			chosen "$only_case" "$name" || continue
+			chosen "$only_backing" "$backing" || continue
+			chosen "$only_order" "$order" || continue
+			chosen "$only_guest" "$guest" || continue
+			[[ -z $set_size || $name != dense-* ]] || size=$set_size
+			echo "$name $size ${set_ipa:-$ipa} $backing $order $guest"
+		done | awk '!seen[$0]++'
+}
+
+# Those that do without the component and its module.
+real_guest_cases_of() { cases_of "$1" | grep -v ' kernel ' || true; }
+
+# run_script IMPLS FLAGS - reads case lines, writes what the machine is to run.
+# Its console then carries rows ("{...") and marks ("# run", "# skip", "# fail").
+run_script() {
+	local impls=$1 flags=$2 name size ipa backing order guest impl options
+	cat <<-END
+		failed=0
+		row() {
+			local label=\$1 code=0
+			shift
+			echo "# run \$label"
+			s2_destroy_time --json $flags "\$@" || code=\$?
+			case \$code in
+			0) ;;
+			4) echo "# skip \$label" ;;
+			*) echo "# fail \$label: s2_destroy_time ended with \$code"; failed=1 ;;
+			esac
+		}
+	END
+	while read -r name size ipa backing order guest; do
+		options="--case $name --ipa $ipa --backing $backing --order $order"
+		[[ $size == - ]] || options+=" --size $size"
+		[[ $guest == none ]] || options+=" --guest $guest"
+		[[ $backing != hugetlb ]] || options+=" --setup"
+		for impl in $impls; do
+			echo "row '$impl: $name $size, IPA $ipa, $backing $order $guest' --impl $impl $options"
+		done
+	done
+	echo "exit \$failed"
+}
