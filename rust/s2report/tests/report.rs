@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn golden(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -123,8 +124,10 @@ fn bad_rows_are_named() {
 }
 
 fn judged(limits: &str) -> (Option<i32>, String) {
-    let name = format!("limits-{}.toml", limits.len());
-    let path = scratch(&name);
+    // Tests run side by side: a file for each call.
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let path = scratch(&format!("limits-{call}.toml"));
     fs::write(&path, limits).unwrap();
     let args = ["--kernel", "7.3.4", "--limits", path.to_str().unwrap()];
     let output = run(&golden("rows.jsonl"), &args);
