@@ -23,7 +23,6 @@ $CACHE.
                   kunit    bench and the KUnit tests
                   debug    kunit with KASAN, lockdep, fault injection and more
                   vanilla  the kernel as it is, from a tree of its own
-  --tree DIR      build the kernel tree DIR as it is, without the component
   --print WHAT    build nothing, print one thing: image, build, src, release
   --make TARGET   make TARGET in the configured tree instead of building (may be
                   repeated; VAR=value passes too)
@@ -38,30 +37,23 @@ EOF_USAGE
 
 kernel=${KERNELS[0]}
 config=bench
-tree=
 print=
 targets=()
 while (($#)); do
 	case $1 in
 	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
 	--config) config=$(value_of "$@"); one_of config "$config" "${CONFIGS[@]}"; shift ;;
-	--tree) tree=$(realpath "$(value_of "$@")"); shift ;;
 	--print) print=$(value_of "$@"); one_of 'thing to print' "$print" image build src release; shift ;;
 	--make) targets+=("$(value_of "$@")"); shift ;;
 	-h | --help) usage; exit ;;
-	*) misuse "unknown option '$1'; valid: --kernel --config --tree --print --make --help" ;;
+	*) misuse "unknown option '$1'; valid: --kernel --config --print --make --help" ;;
 	esac
 	shift
 done
 
 flavour=
-if [[ -n $tree ]]; then
-	[[ -f $tree/Kbuild && -d $tree/arch/arm64/kvm ]] || die "$tree: not a Linux tree with arm64 KVM"
-	config=vanilla
-	kernel=tree-$(sha256sum <<< "$tree" | cut -c1-12)
-fi
 [[ $config == vanilla ]] && flavour=vanilla
-src=${tree:-$(source_dir "$kernel" "$flavour")}
+src=$(source_dir "$kernel" "$flavour")
 build=$CACHE/build/$kernel-$config
 image=$build/arch/arm64/boot/Image
 log=$build/build.log
@@ -75,16 +67,6 @@ release)
 		die "not built yet; run scripts/kernel.sh --kernel $kernel --config $config"
 	exit ;;
 esac
-
-# Nothing from the caller may reach Kbuild but what is named here: neither a
-# rustup toolchain, nor flags, nor the jobserver of an outer make.
-kbuild() {
-	env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u RUSTFLAGS -u CFLAGS -u KBUILD_OUTPUT \
-		PATH=/usr/sbin:/usr/bin:/sbin:/bin LIBCLANG_PATH="/usr/lib/llvm-$LLVM_VERSION/lib" \
-		KBUILD_BUILD_USER=kvm_s2 KBUILD_BUILD_HOST=kvm_s2 \
-		make -C "$src" O="$build" ARCH=arm64 LLVM="-$LLVM_VERSION" RUSTC="$RUSTC" \
-		RUSTDOC=/usr/bin/rustdoc BINDGEN="$BINDGEN" "$@" < /dev/null
-}
 
 fragments() {
 	local names=(base) name
@@ -110,7 +92,7 @@ configure() {
 	local missing
 	mkdir -p "$build"
 	fragments > "$build/.fragment"
-	kbuild -s KCONFIG_ALLCONFIG="$build/.fragment" allnoconfig > "$log" 2>&1 ||
+	kbuild "$src" "$build" -s KCONFIG_ALLCONFIG="$build/.fragment" allnoconfig > "$log" 2>&1 ||
 		{ tail -n 20 "$log" >&2; die "configuring failed; all of it is in $log"; }
 	missing=$(not_taken)
 	[[ -z $missing ]] ||
@@ -136,7 +118,7 @@ follow() {
 
 build() {
 	local make
-	kbuild -j"$(nproc)" Image modules >> "$log" 2>&1 &
+	kbuild "$src" "$build" -j"$(nproc)" Image modules >> "$log" 2>&1 &
 	make=$!
 	# shellcheck disable=SC2064  # this make, not a later one
 	trap "kill $make 2>/dev/null; exit 130" INT TERM
@@ -155,7 +137,7 @@ build() {
 mkdir -p "$CACHE/build"
 exec 9> "$CACHE/build/.lock-$kernel"
 flock -n 9 || { say "waiting for another build of Linux $kernel"; flock 9; }
-if [[ -z $tree ]] && ! source_ready "$kernel" "$flavour"; then
+if ! source_ready "$kernel" "$flavour"; then
 	need_space 6
 	# shellcheck source=/dev/null
 	. /etc/os-release
@@ -164,7 +146,7 @@ fi
 [[ $config == vanilla ]] || "$ROOT/scripts/integrate.sh" "$src" >&2
 configure
 if ((${#targets[@]})); then
-	kbuild "${targets[@]}"
+	kbuild "$src" "$build" "${targets[@]}"
 else
 	build
 fi

@@ -83,3 +83,16 @@ arm64_cargo() {
 		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="--sysroot=$SYSROOT -Ctarget-feature=+crt-static" \
 		"$cargo" "$@" --target "$ARM64_TARGET"
 }
+
+# kbuild SRC BUILD ARGS... - make in the kernel tree SRC with its output in BUILD.
+# Nothing from the caller may reach it but what is named here: neither a rustup
+# toolchain, nor flags, nor the jobserver of an outer make.
+kbuild() {
+	local src=$1 build=$2
+	shift 2
+	env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u RUSTFLAGS -u CFLAGS -u KBUILD_OUTPUT \
+		PATH=/usr/sbin:/usr/bin:/sbin:/bin LIBCLANG_PATH="/usr/lib/llvm-$LLVM_VERSION/lib" \
+		KBUILD_BUILD_USER=kvm_s2 KBUILD_BUILD_HOST=kvm_s2 \
+		make -C "$src" O="$build" ARCH=arm64 LLVM="-$LLVM_VERSION" RUSTC="$RUSTC" \
+		RUSTDOC=/usr/bin/rustdoc BINDGEN="$BINDGEN" "$@" < /dev/null
+}

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# Targets for people. The kernel's side of the build is in arch/arm64/kvm/Makefile
+# once integrated; each target here is one script, and takes its options in ARGS:
+#   make bench ARGS="--quick --mode nvhe"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test kernel kunit selftests integrate clean
+
+help: ## this text
+	@echo "usage: make TARGET [ARGS=\"options of the script behind it\"]"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+	@echo
+	@echo "Each script explains itself: scripts/bench-destroy.sh --help"
+	@echo "Build output is in $${KVM_S2_CACHE:-$${XDG_CACHE_HOME:-~/.cache}/kvm_s2} (KVM_S2_CACHE moves it)."
+
+setup: ## install what is missing; the others do it by themselves
+	@scripts/setup.sh $(ARGS)
+
+bench: ## the main job: upstream against ours, table, destroy.json, destroy.svg
+	@scripts/bench-destroy.sh $(ARGS)
+
+test: ## every check, from formatting to booted machines, in all three modes
+	@scripts/test.sh $(ARGS)
+
+kernel: ## build the kernel (ARGS="--kernel 6.12 --config debug")
+	@scripts/kernel.sh $(ARGS)
+
+kunit: ## the component's KUnit tests in a booted kernel, in all three modes
+	@scripts/kunit.sh $(ARGS)
+
+selftests: ## the kselftest programs in a booted machine, in all three modes
+	@scripts/selftests.sh $(ARGS)
+
+integrate: ## put the component into your own kernel tree: KSRC=dir, ARGS=--revert
+	@test -n "$(KSRC)" || { echo "name the tree: make integrate KSRC=~/linux" >&2; exit 2; }
+	@scripts/integrate.sh $(ARGS) $(KSRC)
+
+clean: ## remove build output and results; sources and tools stay
+	@scripts/clean.sh $(ARGS)

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# The KUnit tests of the component, inside a booted kernel.
+
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+usage() {
+	cat <<EOF_USAGE
+Usage: scripts/kunit.sh [options]
+
+Builds a kernel with the component's KUnit tests, boots it in each mode and shows
+their KTAP. Fails when a test fails, when none ran, or on a WARNING.
+
+  --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
+  --config C      kunit or debug (default kunit)
+  --mode MODE     ${MODES[*]} (default: one after the other)
+  --filter GLOB   suites to run (default 'kvm_s2*')
+  --help          this text
+
+Examples:
+  scripts/kunit.sh --mode nvhe
+  scripts/kunit.sh --config debug --mode protected
+EOF_USAGE
+}
+
+kernel=${KERNELS[0]}
+config=kunit
+modes=("${MODES[@]}")
+filter='kvm_s2*'
+while (($#)); do
+	case $1 in
+	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" kunit debug; shift ;;
+	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
+	--filter) filter=$(value_of "$@"); shift ;;
+	-h | --help) usage; exit ;;
+	*) misuse "unknown option '$1'; valid: --kernel --config --mode --filter --help" ;;
+	esac
+	shift
+done
+
+# The KTAP of a console: kernel lines without their time, from the version line
+# to the last result.
+ktap() {
+	sed -n 's/^\[ *[0-9.]*\] //p' "$1" |
+		grep -E '^ *(KTAP version|# |[0-9]+\.\.[0-9]+|(not )?ok [0-9]+)' || true
+}
+
+# run_mode MODE - boots, shows the results, and fails unless all of them are good.
+run_mode() {
+	local log=$OUT/kunit-$kernel-$config-$1.log code=0 results passed failed
+	"$ROOT/scripts/qemu.sh" --mode "$1" --image "$image" --initrd "$initrd" --log "$log" \
+		--append "kunit.enable=1 kunit.autorun=1 kunit.filter_glob=$filter" || code=$?
+	results=$(ktap "$log")
+	printf '%s\n' "$results"
+	# Results of test cases are indented, those of suites are not.
+	passed=$(grep -c '^ \+ok ' <<< "$results" || true)
+	failed=$(grep -c '^ *not ok ' <<< "$results" || true)
+	say "$1: $passed passed, $failed failed"
+	((passed || failed)) || say "$1: no test ran; does a suite match '$filter'?"
+	((code == 0 && passed && !failed))
+}
+
+"$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config"
+image=$("$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config" --print image)
+mkdir -p "$OUT"
+script=$(mktemp)
+trap 'rm -f "$script"' EXIT
+echo 'exit 0' > "$script"
+initrd=$("$ROOT/scripts/initramfs.sh" --run "$script" --no-selftests --out "$OUT/kunit.cpio" \
+	--kernel "$kernel" --config "$config")
+bad=()
+for mode in "${modes[@]}"; do run_mode "$mode" || bad+=("$mode"); done
+((${#bad[@]} == 0)) || die "KUnit failed in: ${bad[*]}"

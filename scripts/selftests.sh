@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# The kselftest programs, in a booted machine.
+
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+usage() {
+	cat <<EOF_USAGE
+Usage: scripts/selftests.sh [options] [-- arguments of s2_destroy_time]
+
+Builds kernel and selftests, boots each mode and runs s2_destroy_time there: real
+guests, one row per way to end them. Ends with 4 when all of it was skipped.
+
+  --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
+  --config C      bench, kunit, debug or vanilla (default bench)
+  --mode MODE     ${MODES[*]} (default: one after the other)
+  --timeout SEC   real time for one boot (default 900)
+  --help          this text
+
+Examples:
+  scripts/selftests.sh --mode protected
+  scripts/selftests.sh --mode nvhe -- --case dense-4k --size 64M --runs 3
+  scripts/selftests.sh -- --help
+EOF_USAGE
+}
+
+kernel=${KERNELS[0]}
+config=bench
+modes=("${MODES[@]}")
+limit=900
+while (($#)); do
+	case $1 in
+	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" "${CONFIGS[@]}"; shift ;;
+	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
+	--timeout) limit=$(value_of "$@"); shift ;;
+	-h | --help) usage; exit ;;
+	--) shift; break ;;
+	*) misuse "unknown option '$1'; valid: --kernel --config --mode --timeout --help --" ;;
+	esac
+	shift
+done
+
+"$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config"
+image=$("$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config" --print image)
+mkdir -p "$OUT"
+script=$(mktemp)
+trap 'rm -f "$script"' EXIT
+printf 'exec s2_destroy_time%s\n' "$(printf ' %q' "$@")" > "$script"
+initrd=$("$ROOT/scripts/initramfs.sh" --run "$script" --out "$OUT/selftests.cpio" \
+	--kernel "$kernel" --config "$config")
+bad=() skipped=0
+for mode in "${modes[@]}"; do
+	code=0
+	say "$mode"
+	"$ROOT/scripts/qemu.sh" --mode "$mode" --image "$image" --initrd "$initrd" \
+		--log "$OUT/selftests-$kernel-$config-$mode.log" --timeout "$limit" || code=$?
+	case $code in
+	0) ;;
+	4) skipped=$((skipped + 1)) ;;
+	*) bad+=("$mode") ;;
+	esac
+done
+((${#bad[@]} == 0)) || die "selftests failed in: ${bad[*]}"
+((skipped < ${#modes[@]})) || exit 4
