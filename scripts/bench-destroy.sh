@@ -38,17 +38,17 @@ What to measure (default: everything)
 
 What to do with it
   --metric F     figure in the table and the picture (default destroy_insns):
-                 ${METRICS[*]:0:6}
-                 ${METRICS[*]:6}
+                 ${METRICS[*]:0:7}
+                 ${METRICS[*]:7}
   --out DIR      where results go (default $OUT)
   --json FILE    where the JSON goes (default destroy.json in --out)
   --max N        no limits but this one, on --metric of all rows: exit 0 when no
                  row is past it, 1 when one is, 125 when that cannot be told
 
 Where to measure
-  --local        on this arm64 host, as root; figures are then nanoseconds
+  --local        on this arm64 host, as root; --metric is then destroy_ns by default
   --tree DIR     the kernel in DIR as it is, with or without this project's
-                 component; --metric is then close_insns by default
+                 component, real guests only; --metric is then close_insns by default
   --help         this text
 
 Examples:
@@ -106,6 +106,17 @@ take() {
 	esac
 }
 
+# What every kernel of that kind can tell.
+usual_metric() {
+	if ((local)); then
+		echo destroy_ns
+	elif [[ -n $tree ]]; then
+		echo close_insns
+	else
+		echo destroy_insns
+	fi
+}
+
 show_list() {
 	local mode
 	{
@@ -117,13 +128,6 @@ show_list() {
 # selected MODE - its case lines, as far as the measured kernel can run them.
 selected() {
 	if [[ -n $tree ]]; then real_guest_cases_of "$1"; else cases_of "$1"; fi
-}
-
-# give_up WHY... - nothing was measured. A bisect skips such a commit.
-give_up() {
-	say "$@"
-	if [[ -n $max ]]; then exit 125; fi
-	exit 1
 }
 
 # The verdict: one bound for all rows with --max, else the file of limits.
@@ -142,8 +146,12 @@ main() {
 	local mode failed=() code=0
 	parse "$@"
 	if ((list)); then show_list; exit; fi
-	metric=${metric:-$([[ -n $tree ]] && echo close_insns || echo destroy_insns)}
-	mkdir -p "$OUT" || give_up "cannot write to $OUT; choose another place with --out"
+	# Whatever ends a run before its verdict must not look like one: a bisect would
+	# blame the commit, while 125 makes it skip.
+	judged=0
+	trap '((judged)) || [[ -z $max ]] || exit 125' EXIT
+	metric=${metric:-$(usual_metric)}
+	mkdir -p "$OUT" || die "cannot write to $OUT; choose another place with --out"
 	rows=$OUT/rows.jsonl
 	: > "$rows"
 
@@ -156,7 +164,7 @@ main() {
 		prepare_kernel
 	fi
 	for mode in "${modes[@]}"; do measure "$mode" || failed+=("$mode"); done
-	[[ -s $rows ]] || give_up "no case was measured; the reasons are above"
+	[[ -s $rows ]] || die "no case was measured; the reasons are above"
 
 	report || code=$?
 	say "$(clock $SECONDS); rows, picture and consoles are in $OUT"
@@ -164,6 +172,8 @@ main() {
 		say "not all is well in: ${failed[*]}; see above"
 		((code)) || code=$([[ -n $max ]] && echo 125 || echo 1)
 	fi
+	# shellcheck disable=SC2034  # the trap reads it
+	((code > 1)) || judged=1
 	exit "$code"
 }
 

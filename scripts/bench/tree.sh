@@ -38,10 +38,8 @@ prepare_tree() {
 	log=$tree_build/build.log
 	image=$tree_build/arch/arm64/boot/Image
 	need_space 4
-	"$ROOT/scripts/setup.sh" || give_up "the machine is not set up to build kernels"
+	"$ROOT/scripts/setup.sh" || die "the machine is not set up to build kernels"
 	mkdir -p "$tree_build"
-	[[ ! -f $tree/.config ]] || give_up "$tree was built in place, and a separate build cannot go on" \
-		"from there; run 'make mrproper' in it"
 	say "building $tree (log: $log)"
 	tree_configure > "$log" 2>&1 || tree_failed "does not configure with KVM" "$log"
 	tree_make -j"$(nproc)" Image >> "$log" 2>&1 || tree_failed "does not build" "$log"
@@ -53,5 +51,5 @@ prepare_tree() {
 
 tree_failed() {
 	tail -n 15 "$2" >&2
-	give_up "$tree $1; all of it is in $2"
+	die "$tree $1; all of it is in $2"
 }

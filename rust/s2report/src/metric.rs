@@ -18,6 +18,14 @@ pub enum Metric {
     InsnsPerPage,
     /// Instructions of the closing system call.
     CloseInsns,
+    /// Instructions of unmapping guest memory.
+    UnmapInsns,
+    /// Nanoseconds of the destroy itself, where a clock counts those.
+    DestroyNs,
+    /// Nanoseconds of the closing system call.
+    CloseNs,
+    /// Nanoseconds of unmapping guest memory.
+    UnmapNs,
     /// Table pages given back.
     TablesFreed,
     /// Calls into EL2.
@@ -41,6 +49,10 @@ impl Metric {
             Metric::InsnsPerPage => return row.insns_per_page,
             Metric::DestroyInsns => row.destroy_insns,
             Metric::CloseInsns => row.close_insns,
+            Metric::UnmapInsns => row.extra_count("unmap_insns"),
+            Metric::DestroyNs => row.extra_count("destroy_ns"),
+            Metric::CloseNs => row.extra_count("close_ns"),
+            Metric::UnmapNs => row.extra_count("unmap_ns"),
             Metric::TablesFreed => row.tables_freed,
             Metric::Hypercalls => row.hypercalls,
             Metric::Tlbis => row.tlbis,
@@ -56,6 +68,7 @@ impl Metric {
     pub fn unit(self) -> &'static str {
         match self {
             Metric::InsnsPerPage => "instructions per page",
+            Metric::DestroyNs | Metric::CloseNs | Metric::UnmapNs => "nanoseconds",
             Metric::TablesFreed | Metric::Leaked => "table pages",
             Metric::Hypercalls => "hypercalls",
             Metric::Tlbis => "TLB invalidations",

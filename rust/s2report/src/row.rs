@@ -155,6 +155,11 @@ impl Row {
         Ok(row)
     }
 
+    /// A count that not every bench reports.
+    pub fn extra_count(&self, key: &str) -> Option<u64> {
+        self.extra.get(key).and_then(Value::as_u64)
+    }
+
     fn check(&self) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.case.is_empty() || !self.case.chars().all(plain) {

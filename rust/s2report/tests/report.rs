@@ -81,6 +81,14 @@ fn runs_of_one_case_show_the_median_but_the_worst_leak() {
 }
 
 #[test]
+fn a_figure_that_only_some_benches_report_can_be_compared() {
+    let output = run(&golden("rows.jsonl"), &["--metric", "close_ns"]);
+    let table = stdout(&output);
+    assert!(table.contains("close_ns, in nanoseconds"), "{table}");
+    assert!(table.contains("256 MiB    7.31 M"), "{table}");
+}
+
+#[test]
 fn bad_rows_are_named() {
     let rows = golden("rows.jsonl");
     let bad = [
