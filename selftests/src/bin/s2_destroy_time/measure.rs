@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One test: build a guest, end it, look at what is left.
+
+use crate::hold;
+use crate::Env;
+use kvm_ioctls::Kvm;
+use s2_selftests::host;
+use s2_selftests::host::Mode;
+use s2_selftests::kmod;
+use s2_selftests::meminfo;
+use s2_selftests::ram::GuestRam;
+use s2_selftests::row::Row;
+use s2_selftests::row::Ticks;
+use s2_selftests::spec::Backing;
+use s2_selftests::spec::Guest as Kind;
+use s2_selftests::spec::Order;
+use s2_selftests::spec::Spec;
+use s2_selftests::stats;
+use s2_selftests::stats::Mark;
+use s2_selftests::vm;
+use s2_selftests::vm::Guest;
+use s2_selftests::vm::Halted;
+use s2_selftests::vm::Quiet;
+use s2_selftests::Result;
+use s2_selftests::Stop;
+
+/// Whether this host can run `spec`, and with how many bits of address space.
+pub(crate) fn supported(env: &Env, spec: &Spec) -> Result<u32> {
+    spec.check()?;
+    if spec.guest == Kind::Protected {
+        if env.mode != Mode::Protected {
+            return Err(Stop::Skip(
+                "protected guests need a host booted with kvm-arm.mode=protected".into(),
+            ));
+        }
+        host::allow_locking(spec.size)?;
+    }
+    let limit = host::ipa_limit(&env.kvm);
+    let bits = spec.ipa_bits(limit)?;
+    // A protected host gives every guest all it has, whatever was asked.
+    Ok(match (env.mode, spec.backing) {
+        (Mode::Protected, Backing::Page4k | Backing::Thp | Backing::Hugetlb) => limit,
+        _ => bits,
+    })
+}
+
+/// Runs one test and checks that stage-2 memory, locked memory and the kernel's
+/// calm are back where they were.
+pub(crate) fn row(env: &Env, spec: &Spec) -> Result<Row> {
+    let ipa_bits = supported(env, spec)?;
+    let pool = env.huge_pool(spec)?;
+    let before = Before::read()?;
+    let mark = Mark::now();
+    let ticks = end(env, spec, ipa_bits)?;
+    drop(pool);
+    let destroy = mark.only_destroy();
+    before.check(env)?;
+
+    let figures = destroy.clone().unwrap_or_default();
+    let mut row = Row::new(spec, (env.mode, ipa_bits), env.unit, ticks, &figures);
+    match destroy {
+        Some(destroy) => {
+            let (ran, asked) = (destroy.word("impl"), stats::current_impl());
+            if ran != Some(&asked) {
+                return Err(Stop::Fail(format!("{asked} was chosen, {ran:?} ran")));
+            }
+        }
+        None if spec.backing == Backing::Kernel => {
+            return Err(Stop::Fail("the module left no figures in debugfs".into()));
+        }
+        None => row.remark = mark.any_destroy().map(|_| OTHER_VM.into()),
+    }
+    match row.leaked {
+        None | Some(0) => Ok(row),
+        Some(n) => Err(Stop::Fail(format!("the kernel says {n} tables leaked"))),
+    }
+}
+
+const OTHER_VM: &str = "figures of destroy left out: not exactly one VM ended";
+
+/// State of the host that a test must leave as it found it.
+pub(crate) struct Before {
+    stage2_kib: u64,
+    locked_kib: u64,
+    warned: bool,
+}
+
+impl Before {
+    pub(crate) fn read() -> Result<Self> {
+        Ok(Before {
+            stage2_kib: meminfo::stage2_kib()?,
+            locked_kib: meminfo::locked_kib(),
+            warned: host::has_warned(),
+        })
+    }
+
+    /// Stage-2 memory at that time, in KiB.
+    pub(crate) fn stage2_kib(&self) -> u64 {
+        self.stage2_kib
+    }
+
+    pub(crate) fn check(&self, env: &Env) -> Result<()> {
+        meminfo::wait_stage2(self.stage2_kib, env.settle)?;
+        let (was, is) = (self.locked_kib, meminfo::locked_kib());
+        if was != is {
+            return Err(Stop::Fail(format!("VmLck is {is} kB, was {was} kB before")));
+        }
+        if host::has_warned() && !self.warned {
+            return Err(Stop::Fail("the kernel warned; see dmesg".into()));
+        }
+        Ok(())
+    }
+}
+
+fn end(env: &Env, spec: &Spec, ipa_bits: u32) -> Result<Ticks> {
+    if spec.backing == Backing::Kernel {
+        let path = kmod::find(env.module.as_deref())?;
+        let parameters = kmod::parameters(spec, ipa_bits, &stats::current_impl());
+        kmod::run(&path, &parameters)?;
+        return Ok(Ticks::default());
+    }
+    match spec.order {
+        Order::CloseFirst => close_first(spec, quiet(env, spec, ipa_bits)?),
+        Order::UnmapFirst => match halted(&env.kvm, spec, ipa_bits)? {
+            Some(halted) => Ok(unmap_first(halted)),
+            None => Err(Stop::Skip("an empty VM has no memory to unmap".into())),
+        },
+        Order::Sigkill => hold::kill(spec, ipa_bits),
+    }
+}
+
+fn quiet(env: &Env, spec: &Spec, ipa_bits: u32) -> Result<Quiet> {
+    Ok(match halted(&env.kvm, spec, ipa_bits)? {
+        Some(halted) => halted.close_vcpus(),
+        None => Quiet::empty(vm::create(&env.kvm, spec.guest, ipa_bits)?),
+    })
+}
+
+/// A guest that ran and stopped, on the memory it should have.
+pub(crate) fn halted(kvm: &Kvm, spec: &Spec, ipa_bits: u32) -> Result<Option<Halted>> {
+    let Some(touch) = spec.touch() else {
+        return Ok(None);
+    };
+    let start = meminfo::stage2_kib()?;
+    let halted = Guest::build(kvm, spec, touch, ipa_bits)?.run()?;
+    halted.ram().check_backing()?;
+    check_mapped(spec, meminfo::stage2_kib()?.saturating_sub(start))?;
+    Ok(Some(halted))
+}
+
+/// Checks by the tables in use that pages are pages and blocks are blocks.
+fn check_mapped(spec: &Spec, tables_kib: u64) -> Result<()> {
+    // One 4K table of 8-byte entries maps 512 pages.
+    let as_pages_kib = spec.size.div_ceil(2 << 20) * 4;
+    let text = format!("{tables_kib} kB of tables for {spec}");
+    match spec.backing {
+        Backing::Page4k if spec.stride() == 4096 && tables_kib < as_pages_kib => {
+            Err(Stop::Fail(format!("{text}: not mapped in 4K pages")))
+        }
+        Backing::Thp | Backing::Hugetlb if spec.size > 32 << 20 && tables_kib >= as_pages_kib => {
+            Err(Stop::Fail(format!("{text}: not mapped in 2M blocks")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn close_first(spec: &Spec, quiet: Quiet) -> Result<Ticks> {
+    let (ram, close) = quiet.close();
+    if let (Kind::Protected, Some(ram)) = (spec.guest, &ram) {
+        check_wiped(ram)?;
+    }
+    let unmap = ram.map(|ram| s2_selftests::clock::timed(|| drop(ram)).1);
+    Ok(Ticks {
+        close: Some(close),
+        unmap,
+    })
+}
+
+fn unmap_first(halted: Halted) -> Ticks {
+    let (bare, unmap) = halted.unmap_ram();
+    Ticks {
+        close: Some(unmap + bare.close()),
+        unmap: Some(unmap),
+    }
+}
+
+/// Memory a protected guest wrote to must come back without what it wrote.
+fn check_wiped(ram: &GuestRam) -> Result<()> {
+    match ram.first_words().filter(|&word| word != 0).count() {
+        0 => Ok(()),
+        n => Err(Stop::Fail(format!(
+            "{n} pages of a protected guest can be read after its end"
+        ))),
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Module kvm_s2_bench: a stage-2 table that no guest had to fill.
+
+use crate::spec::Case;
+use crate::spec::Spec;
+use crate::Result;
+use crate::Stop;
+use std::ffi::CString;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::path::PathBuf;
+
+const MODULE: &str = "kvm_s2_bench.ko";
+const MODULES: &str = "/lib/modules";
+
+/// The module's file: `given`, or the one below /lib/modules.
+///
+/// # Errors
+///
+/// [`Stop::Skip`] when there is none.
+pub fn find(given: Option<&Path>) -> Result<PathBuf> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let found = match given {
+        Some(path) => path.exists().then(|| path.to_owned()),
+        None => search(&Path::new(MODULES).join(release.trim())),
+    };
+    found.ok_or_else(|| match given {
+        Some(path) => Stop::Skip(format!("no module at {}", path.display())),
+        None => Stop::Skip(format!(
+            "no {MODULE} below {MODULES}; name it with --module"
+        )),
+    })
+}
+
+fn search(dir: &Path) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+    entries.find_map(|path| {
+        if path.is_dir() && !path.is_symlink() {
+            return search(&path);
+        }
+        path.file_name()
+            .is_some_and(|name| name == MODULE)
+            .then_some(path)
+    })
+}
+
+/// Parameters that make the module build and destroy what `spec` says.
+pub fn parameters(spec: &Spec, ipa_bits: u32, implementation: &str) -> String {
+    let (shape, map) = match spec.case {
+        Case::Empty => ("empty", "4k"),
+        Case::Sparse => ("sparse", "4k"),
+        Case::Dense2m => ("dense", "2m"),
+        _ => ("dense", "4k"),
+    };
+    let size = spec.size;
+    format!("size={size} ipa={ipa_bits} map={map} shape={shape} impl={implementation}")
+}
+
+/// Loads the module, which does its work and then leaves on purpose.
+///
+/// # Errors
+///
+/// [`Stop::Skip`] when this user may not load modules, or the kernel is not the
+/// one it was built for; [`Stop::Fail`] when its work failed.
+pub fn run(path: &Path, parameters: &str) -> Result<()> {
+    let name = path.display().to_string();
+    let file = File::open(path).map_err(Stop::missing(&name))?;
+    let parameters = CString::new(parameters).map_err(Stop::failed("module parameters"))?;
+    // SAFETY: an open file, a terminated string and no flags, alive meanwhile.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_finit_module,
+            file.as_raw_fd(),
+            parameters.as_ptr(),
+            0,
+        )
+    };
+    let error = io::Error::last_os_error();
+    match (rc, error.raw_os_error()) {
+        (0, _) => Err(Stop::Fail(format!("{name} stayed loaded; rmmod it"))),
+        (_, Some(libc::EAGAIN)) => Ok(()),
+        (_, Some(libc::EPERM | libc::ENOEXEC)) => Err(Stop::missing(&name)(error)),
+        _ => Err(Stop::failed(&name)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Backing;
+    use crate::spec::Guest;
+    use crate::spec::Order;
+
+    #[test]
+    fn parameters_say_what_the_case_says() {
+        let mut spec = Spec {
+            case: Case::Dense2m,
+            size: 128 << 30,
+            ipa: None,
+            backing: Backing::Kernel,
+            order: Order::CloseFirst,
+            guest: Guest::None,
+            vcpus: 1,
+        };
+        let text = parameters(&spec, 48, "rust");
+        assert_eq!(
+            text,
+            "size=137438953472 ipa=48 map=2m shape=dense impl=rust"
+        );
+        spec.case = Case::Sparse;
+        assert!(parameters(&spec, 48, "c").contains("map=4k shape=sparse impl=c"));
+    }
+}
