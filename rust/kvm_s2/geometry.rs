@@ -91,7 +91,7 @@ impl Granule {
     /// Bits of the address below an entry at `level`: `ARM64_HW_PGTABLE_LEVEL_SHIFT`.
     #[inline]
     pub const fn level_shift(self, level: Level) -> u32 {
-        // At most 48 for the levels that exist.
+        // At most 68, for level -1 with 64K pages, which `Geometry` refuses.
         (self.page_shift() - 3) * (4 - level.0) as u32 + 3
     }
 
@@ -125,6 +125,8 @@ pub enum OutputAddress {
 pub enum GeometryError {
     /// `ia_bits` is not in 1 to 52 or smaller than a page.
     IaBits,
+    /// One entry at the start level would reach further than any address.
+    StartLevel,
     /// The root would need more than 16 concatenated tables.
     RootTooWide,
 }
@@ -133,7 +135,8 @@ pub enum GeometryError {
 ///
 /// # Invariants
 ///
-/// `ia_bits` is more than the page shift and at most 52; the root is at most 16 tables.
+/// `ia_bits` is more than the page shift and at most 52; an entry at `start_level` reaches at most
+/// 48 bits; the root is at most 16 tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     granule: Granule,
@@ -160,6 +163,9 @@ impl Geometry {
         if ia_bits <= granule.page_shift() || ia_bits > 52 {
             return Err(GeometryError::IaBits);
         }
+        if granule.level_shift(start_level) > 48 {
+            return Err(GeometryError::StartLevel);
+        }
         let geometry = Self {
             granule,
             ia_bits,
@@ -169,7 +175,7 @@ impl Geometry {
         if geometry.nr_root_tables() > Self::MAX_ROOT_TABLES {
             return Err(GeometryError::RootTooWide);
         }
-        // INVARIANT: Both were checked above.
+        // INVARIANT: All three were checked above.
         Ok(geometry)
     }
 
@@ -210,7 +216,7 @@ impl Geometry {
     #[inline]
     pub const fn root_table_size(&self) -> u64 {
         let shift = self.granule.level_shift(self.start_level) + self.granule.page_shift() - 3;
-        // Only level -1 reaches past 52 bits, so the shift never passes 57.
+        // Levels whose entries reach past 48 bits are refused, so the shift never passes 61.
         1 << shift
     }
 
