@@ -11,6 +11,10 @@
 #![cfg_attr(not(any(test, CONFIG_RUST)), no_std)]
 
 mod addr;
+#[cfg(any(test, feature = "arena", CONFIG_KVM_S2_KUNIT_TEST))]
+pub mod arena;
+#[cfg(any(test, CONFIG_KVM_S2_KUNIT_TEST))]
+mod cases;
 mod destroy;
 mod geometry;
 mod ops;
