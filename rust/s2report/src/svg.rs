@@ -18,8 +18,24 @@ const BAR: f64 = 11.0;
 const CASE: f64 = 2.0 * BAR + 10.0;
 const BOTTOM: f64 = 34.0;
 
-const UPSTREAM: &str = "#c9783f";
-const OURS: &str = "#2f6fab";
+const SIDES: [Side; 2] = [
+    Side {
+        implementation: Impl::C,
+        name: "upstream",
+        fill: "#c9783f",
+    },
+    Side {
+        implementation: Impl::Rust,
+        name: "ours",
+        fill: "#2f6fab",
+    },
+];
+
+struct Side {
+    implementation: Impl,
+    name: &'static str,
+    fill: &'static str,
+}
 
 const STYLE: &str = "\
 text { font: 12px system-ui, 'DejaVu Sans', Arial, sans-serif; fill: #24292f }
@@ -36,13 +52,14 @@ line { stroke: #e3e6ea }
 pub fn render(document: &Document, metric: Metric) -> String {
     let pairs = pair(&document.rows);
     let scale = Scale::over(&pairs, metric);
+    let sides = measured_sides(&pairs, metric);
     let height = TOP + body_height(&pairs) + BOTTOM;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n<style>{STYLE}</style>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
-    header(&mut svg, document, metric);
+    header(&mut svg, document, metric, &sides);
     scale.draw(&mut svg, height);
     let mut y = TOP;
     let mut mode = None;
@@ -52,10 +69,20 @@ pub fn render(document: &Document, metric: Metric) -> String {
             text(&mut svg, 20.0, y + 26.0, "mode", heading(pair.key.mode));
             y += HEADING;
         }
-        case(&mut svg, y, pair, metric, &scale);
+        label(&mut svg, y, pair);
+        bars(&mut svg, y, pair, metric, &scale, &sides);
         y += CASE;
     }
     svg + "</svg>\n"
+}
+
+// A kernel without the component has one side only: no word about the other then.
+fn measured_sides(pairs: &[Pair<'_>], metric: Metric) -> Vec<Side> {
+    let measured = |side: &Side| {
+        let mut figures = pairs.iter().map(|p| p.figure(side.implementation, metric));
+        figures.any(|figure| figure.is_some())
+    };
+    SIDES.into_iter().filter(measured).collect()
 }
 
 fn heading(mode: Mode) -> &'static str {
@@ -72,7 +99,7 @@ fn body_height(pairs: &[Pair<'_>]) -> f64 {
     headings as f64 * HEADING + pairs.len() as f64 * CASE
 }
 
-fn header(svg: &mut String, document: &Document, metric: Metric) {
+fn header(svg: &mut String, document: &Document, metric: Metric, sides: &[Side]) {
     let kernel = document.kernel.as_deref().unwrap_or("(release not given)");
     let title = format!("Destroying a KVM guest's stage-2 tables, Linux {kernel}");
     text(svg, 20.0, 28.0, "title", &title);
@@ -81,26 +108,39 @@ fn header(svg: &mut String, document: &Document, metric: Metric) {
         metric.unit()
     );
     text(svg, 20.0, 48.0, "quiet", &unit);
-    for (x, fill, name) in [(20.0, UPSTREAM, "upstream"), (110.0, OURS, "ours")] {
-        bar(svg, x, 60.0, 12.0, fill);
-        text(svg, x + 18.0, 70.0, "", name);
+    for (i, side) in sides.iter().enumerate() {
+        let x = 20.0 + 90.0 * i as f64;
+        bar(svg, x, 60.0, 12.0, side.fill);
+        text(svg, x + 18.0, 70.0, "", side.name);
     }
-    let x = WIDTH - 16.0;
-    text(svg, x, 70.0, "quiet end", "upstream / ours");
+    if sides.len() == SIDES.len() {
+        text(svg, WIDTH - 16.0, 70.0, "quiet end", "upstream / ours");
+    }
 }
 
-fn case(svg: &mut String, y: f64, pair: &Pair<'_>, metric: Metric, scale: &Scale) {
-    let key = &pair.key;
+fn label(svg: &mut String, y: f64, pair: &Pair<'_>) {
     let x = LEFT - 12.0;
-    text(svg, x, y + 10.0, "end", &key.what());
-    let how = format!("{}, IPA {}", key.how(), key.ipa_bits);
+    let how = format!("{}, IPA {}", pair.key.how(), pair.key.ipa_bits);
+    text(svg, x, y + 10.0, "end", &pair.key.what());
     text(svg, x, y + 22.0, "quiet end", &how);
+}
 
-    let upstream = pair.figure(Impl::C, metric);
-    let ours = pair.figure(Impl::Rust, metric);
-    scale.bar(svg, y, upstream, UPSTREAM);
-    scale.bar(svg, y + BAR + 1.0, ours, OURS);
-    text(svg, WIDTH - 16.0, y + 16.0, "end", &ratio(upstream, ours));
+fn bars(svg: &mut String, y: f64, pair: &Pair<'_>, metric: Metric, scale: &Scale, sides: &[Side]) {
+    // One bar alone stands in the middle of the two lines of its label.
+    let mut top = y + if sides.len() == 1 { 6.0 } else { 0.0 };
+    for side in sides {
+        scale.bar(
+            svg,
+            top,
+            pair.figure(side.implementation, metric),
+            side.fill,
+        );
+        top += BAR + 1.0;
+    }
+    if sides.len() == SIDES.len() {
+        let [upstream, ours] = SIDES.map(|side| pair.figure(side.implementation, metric));
+        text(svg, WIDTH - 16.0, y + 16.0, "end", &ratio(upstream, ours));
+    }
 }
 
 /// Whole decades that hold every figure.

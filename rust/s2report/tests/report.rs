@@ -49,6 +49,17 @@ fn table_and_picture_are_the_golden_ones() {
 }
 
 #[test]
+fn a_picture_of_one_side_has_no_word_about_the_other() {
+    let rows = golden("rows.jsonl");
+    let upstream: Vec<&str> = rows.lines().filter(|row| row.contains("\"c\"")).collect();
+    let svg = scratch("one-side.svg");
+    run(&upstream.join("\n"), &["--svg", svg.to_str().unwrap()]);
+    let picture = fs::read_to_string(svg).unwrap();
+    assert!(picture.contains(">upstream<"), "{picture}");
+    assert!(!picture.contains("ours"), "{picture}");
+}
+
+#[test]
 fn document_reads_back_with_nulls_and_unknown_keys() {
     let json = scratch("roundtrip.json");
     let json = json.to_str().unwrap();
