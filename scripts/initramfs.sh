@@ -53,12 +53,11 @@ done
 for file in "$run" "${added[@]%%:*}"; do [[ -f $file ]] || misuse "$file: no such file"; done
 
 add_selftests() {
-	local file
-	(cd "$ROOT" && arm64_cargo build --quiet --release -p s2-selftests) ||
+	local built programs
+	built=$(cd "$ROOT" && arm64_cargo build --release -p s2-selftests --quiet --message-format json-render-diagnostics) ||
 		die "the selftests do not build for arm64"
-	for file in "${CARGO_TARGET_DIR:-$CACHE/target}/$ARM64_TARGET"/release/*; do
-		[[ ! -f $file || ! -x $file ]] || cp "$file" "$top/bin/"
-	done
+	mapfile -t programs < <(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' <<< "$built")
+	cp "${programs[@]}" "$top/bin/"
 }
 
 add_modules() {
@@ -99,7 +98,9 @@ write_init() {
 			echo scan > /sys/kernel/debug/kmemleak
 			sleep 6
 			echo scan > /sys/kernel/debug/kmemleak
-			cat /sys/kernel/debug/kmemleak > /dev/kmsg
+			while read -r line; do
+				echo "kmemleak: $line" > /dev/kmsg
+			done < /sys/kernel/debug/kmemleak
 		fi
 		echo
 		echo "KVM_S2_EXIT $code"

@@ -88,6 +88,21 @@ not_taken() {
 	done
 }
 
+# A first build starts from a close relative's output, so that only what the
+# options between them touch is compiled again.
+seed() {
+	local relative
+	case $config in
+	bench) relative=$CACHE/build/$kernel-kunit ;;
+	kunit) relative=$CACHE/build/$kernel-bench ;;
+	*) return 0 ;;
+	esac
+	[[ ! -d $build && -f $relative/vmlinux ]] || return 0
+	rm -rf "$build.part"
+	cp -a "$relative" "$build.part"
+	mv "$build.part" "$build"
+}
+
 configure() {
 	local missing
 	mkdir -p "$build"
@@ -144,6 +159,7 @@ if ! source_ready "$kernel" "$flavour"; then
 	fetch_source "$VERSION_CODENAME" "$kernel" "$flavour"
 fi
 [[ $config == vanilla ]] || "$ROOT/scripts/integrate.sh" "$src" >&2
+seed
 configure
 if ((${#targets[@]})); then
 	kbuild "$src" "$build" "${targets[@]}"

@@ -68,14 +68,16 @@ command -v qemu-system-aarch64 >/dev/null || die "no qemu-system-aarch64; run sc
 log=${log:-$OUT/console-$mode.log}
 mkdir -p "$(dirname "$log")"
 
-# What the kernel says when something is wrong. Matched on its own lines only.
+stamp='\[ *[0-9]+\.[0-9]{6}\]'
+# What the kernel says when something is wrong. Looked for behind its time stamp
+# only, which may come in the middle of a program's line.
 trouble='WARNING:|BUG:|BUG at|Oops|Internal error|Unable to handle kernel|Kernel panic'
 trouble+='|KASAN|UBSAN|possible (circular|recursive) locking|suspicious RCU usage'
 trouble+='|unreferenced object|new suspected memory leaks|refcount_t:|bad page|Bad page'
 trouble+='|detected stall|hung task|blocked for more than|soft lockup|[Hh]yp (panic|BUG|WARN)'
 
 parameters() {
-	local words=(console=ttyAMA0 printk.time=1 panic=-1 oops=panic)
+	local words=(console=ttyAMA0 printk.time=1 printk.devkmsg=on panic=-1 oops=panic)
 	[[ $mode == vhe ]] || words+=("kvm-arm.mode=$mode")
 	printf '%s' "${words[*]}${append:+ $append}"
 }
@@ -90,12 +92,11 @@ boot() {
 
 code=''
 troubles=0
-kernel_line='^\[ *[0-9]+\.[0-9]+\]'
 console_line() {
 	local line=${1%$'\r'}
 	printf '%s\n' "$line" >> "$log"
-	if [[ $line =~ $kernel_line ]]; then
-		if [[ $line =~ $trouble ]]; then troubles=$((troubles + 1)); fi
+	if [[ $line =~ $stamp.*($trouble) ]]; then troubles=$((troubles + 1)); fi
+	if [[ $line =~ ^$stamp ]]; then
 		((!console)) || printf '%s\n' "$line"
 	elif [[ $line == 'KVM_S2_EXIT '* ]]; then
 		code=${line#KVM_S2_EXIT }
@@ -144,7 +145,7 @@ watch || hung=$?
 
 if ((troubles)); then
 	say "the kernel reports trouble ($mode):"
-	grep -E -m 1 -A 40 "$kernel_line.*($trouble)" "$log" >&2
+	grep -E -m 1 -A 40 "$stamp.*($trouble)" "$log" >&2
 	say "$troubles such lines; the whole console is in $log"
 	exit 1
 elif ((hung)); then

@@ -84,8 +84,7 @@ wanted_packages() {
 		kernel-Rust rustc$web rust$web-src libstd-rust$web-dev
 		kernel-bindings libclang-$LLVM_VERSION-dev
 		kernel-build make gcc libc6-dev flex bison bc perl libelf-dev libssl-dev rsync kmod xz-utils
-		kernel-edits coccinelle
-		kernel-package-lists debian-archive-keyring
+		downloads debian-archive-keyring ca-certificates
 		arm64-programs gcc-aarch64-linux-gnu libc6-dev-arm64-cross
 		initramfs cpio
 		emulation qemu-system-arm

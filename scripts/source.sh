@@ -24,10 +24,11 @@ unpack_source() {
 	mv "$dir.part" "$dir"
 }
 
-# The offered series, nearest to SERIES first; a later one wins over an earlier one.
+# Offered series that the integration knows, nearest to SERIES first; a later one
+# wins over an earlier one.
 nearest_kernels() {
 	local major=${1%.*} minor=${1#*.}
-	offered_kernels | awk -F. -v M="$major" -v m="$minor" '
+	offered_kernels | grep -xF -f <("$ROOT/scripts/integrate.sh" --list) | awk -F. -v M="$major" -v m="$minor" '
 		{ d = ($1 - M) * 1000 + ($2 - m); print (d < 0 ? -2 * d + 1 : 2 * d), $0 }' |
 		sort -n | cut -d' ' -f2
 }
@@ -46,12 +47,12 @@ fetch_source() {
 	for near in $(nearest_kernels "$series"); do
 		dir=$(source_dir "$near" "$flavour")
 		[[ -f $dir/Makefile ]] || unpack_source "$near" "$dir"
-		if [[ $flavour == vanilla ]] || "$ROOT/scripts/integrate.sh" "$dir" >&2; then
+		if "$ROOT/scripts/integrate.sh" --check "$dir" >&2; then
 			say "using Linux $near in its place"
 			ln -sfn "$(basename "$dir")" "$(source_dir "$series" "$flavour")"
 			return
 		fi
 		say "the integration does not accept Linux $near"
 	done
-	die "none of the offered kernels can stand for $series"
+	die "the integration takes none of them; a newer version of this project may"
 }
