@@ -46,7 +46,8 @@ What to do with it
                  row is past it, 1 when one is, 125 when that cannot be told
 
 Where to measure
-  --local        on this arm64 host, as root; --metric is then destroy_ns by default
+  --local        on this arm64 host, as root; --metric is then destroy_ns by default,
+                 or close_ns without the component
   --tree DIR     the kernel in DIR as it is, with or without this project's
                  component, real guests only; --metric is then close_insns by default
   --help         this text
@@ -109,7 +110,7 @@ take() {
 # What every kernel of that kind can tell.
 usual_metric() {
 	if ((local)); then
-		echo destroy_ns
+		[[ -e $COMPONENT ]] && echo destroy_ns || echo close_ns
 	elif [[ -n $tree ]]; then
 		echo close_insns
 	else

@@ -8,6 +8,7 @@
 S2REPORT=''     # the program that reads rows
 image=''        # kernel to boot
 release=''      # its name in the results
+COMPONENT=/sys/module/kvm_s2/parameters/impl # what a kernel with it has
 real_seconds=3600 # a boot that takes longer counts as hung
 
 # native PACKAGE PROGRAM - the path of a program for this machine: built from the
@@ -51,7 +52,7 @@ prepare_local() {
 	PATH=$(dirname "$program"):$PATH
 	release=$(uname -r)
 	modes=("$(running_mode)")
-	[[ -e /sys/module/kvm_s2/parameters/impl ]] || {
+	[[ -e $COMPONENT ]] || {
 		say "this kernel is without the component: only its own code is measured"
 		impls=current
 	}
@@ -66,7 +67,7 @@ measure() {
 	run_script "$impls" "$flags" <<< "$cases" > "$run"
 	total=$(grep -c '^row ' "$run")
 	if ((local)); then
-		bash "$run" | watch "$mode" "$total"
+		bash "$run" 2>&1 | watch "$mode" "$total"
 	else
 		boot "$mode" "$run" | watch "$mode" "$total"
 	fi
@@ -97,12 +98,16 @@ watch() {
 			done=$((done + 1))
 			doing="$done/$total ${line#\# run }"
 			progress "$doing" ;;
-		'# fail '* | 'not ok '* | *'# SKIP'*) say "$mode: ${line#\# }" ;;
+		'# fail '* | 'not ok '* | *'# SKIP'*)
+			clear_progress
+			say "$mode: ${line#\# }" ;;
 		esac
 		line=''
 	done
-	[[ ! -t 2 ]] || printf '\r\033[K' >&2
+	clear_progress
 }
+
+clear_progress() { [[ ! -t 2 ]] || printf '\r\033[K' >&2; }
 
 # A line that renews itself on a terminal, one line per case elsewhere.
 progress() {
