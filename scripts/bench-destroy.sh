@@ -93,7 +93,7 @@ take() {
 	--backing) one_of backing "$2" "${BACKINGS[@]}"; only_backing=$2 ;;
 	--order) one_of order "$2" "${ORDERS[@]}"; only_order=$2 ;;
 	--guest) one_of guest "$2" "${GUESTS[@]}" none; only_guest=$2 ;;
-	--size) [[ $2 =~ ^[1-9][0-9]*[KMG]?$ ]] || misuse "--size '$2' is not a size; such as 64M or 2G"
+	--size) [[ $2 =~ ^[1-9][0-9]*[KMGT]?$ ]] || misuse "--size '$2' is not a size; such as 64M or 2G"
 		set_size=$2 ;;
 	--ipa) [[ $2 =~ ^(3[2-9]|4[0-9]|5[0-2])$ ]] || misuse "--ipa '$2' is not in 32 to 52"
 		set_ipa=$2 ;;

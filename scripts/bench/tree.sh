@@ -6,14 +6,6 @@
 # only what changed. Needs lib.sh, machine.sh and the variables of bench-destroy.sh.
 # shellcheck disable=SC2034,SC2154
 
-tree_make() {
-	env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u RUSTFLAGS -u CFLAGS -u KBUILD_OUTPUT \
-		PATH=/usr/sbin:/usr/bin:/sbin:/bin LIBCLANG_PATH="/usr/lib/llvm-$LLVM_VERSION/lib" \
-		KBUILD_BUILD_USER=kvm_s2 KBUILD_BUILD_HOST=kvm_s2 \
-		make -C "$tree" O="$tree_build" ARCH=arm64 LLVM="-$LLVM_VERSION" RUSTC="$RUSTC" \
-		RUSTDOC=/usr/bin/rustdoc BINDGEN="$BINDGEN" "$@" < /dev/null
-}
-
 has_component() { grep -qs KVM_S2_RUST "$tree/arch/arm64/kvm/Kconfig"; }
 
 # Rust is built only where there is something to build with it.
@@ -28,7 +20,7 @@ tree_fragments() {
 # Options differ from commit to commit; what must be there is KVM itself.
 tree_configure() {
 	tree_fragments > "$tree_build/.fragment"
-	tree_make -s KCONFIG_ALLCONFIG="$tree_build/.fragment" allnoconfig &&
+	kbuild "$tree" "$tree_build" -s KCONFIG_ALLCONFIG="$tree_build/.fragment" allnoconfig &&
 		grep -qx CONFIG_KVM=y "$tree_build/.config"
 }
 
@@ -42,7 +34,7 @@ prepare_tree() {
 	mkdir -p "$tree_build"
 	say "building $tree (log: $log)"
 	tree_configure > "$log" 2>&1 || tree_failed "does not configure with KVM" "$log"
-	tree_make -j"$(nproc)" Image >> "$log" 2>&1 || tree_failed "does not build" "$log"
+	kbuild "$tree" "$tree_build" -j"$(nproc)" Image >> "$log" 2>&1 || tree_failed "does not build" "$log"
 	release=$(cat "$tree_build/include/config/kernel.release")
 	say "$(clock $SECONDS) Linux $release is built"
 	# Without the component there is no choice to make.
