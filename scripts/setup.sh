@@ -143,16 +143,19 @@ fetch_std() {
 userland_ready() { [[ -x $ARM64/bin/busybox && -x $ARM64/bin/bash-static ]]; }
 
 fetch_userland() {
-	local package deb
+	local program package deb
 	say "fetching arm64 programs for the initramfs: busybox, bash"
 	private_apt_update "$release"
-	for package in busybox-static bash-static; do
+	mkdir -p "$ARM64/bin"
+	for program in busybox bash-static; do
+		package=${program%-static}-static
 		deb=$(fetch_package "$package" "$ARM64") || die "no $package for arm64 in the archive"
-		dpkg-deb -x "$deb" "$ARM64"
+		# In /bin or in /usr/bin, as the release has it.
+		dpkg-deb --fsys-tarfile "$deb" | tar xO --wildcards "*/bin/$program" > "$ARM64/$program"
+		chmod +x "$ARM64/$program"
+		mv "$ARM64/$program" "$ARM64/bin/"
 		rm -f "$deb"
 	done
-	# Where /usr is merged in the package, /bin is a place of its own here.
-	[[ -d $ARM64/bin ]] || ln -s usr/bin "$ARM64/bin"
 }
 
 bindgen_ready() { [[ $("$BINDGEN" --version 2>/dev/null) == "bindgen $BINDGEN_VERSION" ]]; }
