@@ -344,6 +344,24 @@ fn resched_after_work(geometry: Geometry) -> Outcome {
     Ok(())
 }
 
+/// Empty tables, one in each chunk, are work too: the scheduler is let in between them.
+fn empty_tables(geometry: Geometry) -> Outcome {
+    let Some(span) = chunk_level(&geometry) else {
+        return Ok(());
+    };
+    let mut arena = build(geometry, 16)?;
+    for nr in 0..8 {
+        check!(arena.map(
+            Ipa(nr * geometry.granule().level_size(span)),
+            span,
+            Entry::Table
+        ));
+    }
+    let done = destroy_all(&mut arena, 1, 0, 0)?;
+    check!(done.rescheds >= 6);
+    Ok(())
+}
+
 /// Tables that were built for a page that never came.
 fn half_built(geometry: Geometry) -> Outcome {
     for level in levels(&geometry).filter(|level| !level.is_last()) {
@@ -425,6 +443,11 @@ mod tests {
     #[test]
     fn resched_only_after_work() {
         assert_eq!(every_shape(resched_after_work), Ok(()));
+    }
+
+    #[test]
+    fn empty_tables_count_as_work() {
+        assert_eq!(every_shape(empty_tables), Ok(()));
     }
 
     #[test]

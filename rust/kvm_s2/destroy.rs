@@ -19,7 +19,8 @@ pub trait Backend {
     fn next_mapped(&mut self) -> Ipa;
 
     /// Destroys what is mapped in `range`, until its end or until about `budget` tables (or as
-    /// much other work) are gone. Returns the number of leaves and tables given up.
+    /// much other work) are gone. Returns the number of leaves and tables given up since the last
+    /// call.
     ///
     /// `range.start` is what [`Backend::next_mapped`] said.
     fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64;

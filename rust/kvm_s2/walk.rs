@@ -134,6 +134,8 @@ pub struct TableBackend<'a, O> {
     next_root: usize,
     path: Path<'a>,
     done: Destroyed,
+    /// What `destroy_range` has said so far.
+    reported: u64,
 }
 
 impl<'a, O: TableOps> TableBackend<'a, O> {
@@ -154,6 +156,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
                 depth: 0,
             },
             done: Destroyed::default(),
+            reported: 0,
         }
     }
 
@@ -295,11 +298,6 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             self.enter(pte.phys(&geometry), child, base);
         }
     }
-
-    #[inline]
-    fn unmapped(&self) -> u64 {
-        self.done.leaves + self.done.tables
-    }
 }
 
 impl<O: TableOps> Backend for TableBackend<'_, O> {
@@ -323,12 +321,13 @@ impl<O: TableOps> Backend for TableBackend<'_, O> {
     }
 
     fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64 {
-        let before = self.unmapped();
         let last_table = self.done.tables.saturating_add(u64::from(budget.max(1)));
         while self.done.tables < last_table && self.position() < range.end {
             self.step(range.end);
         }
-        self.unmapped() - before
+        // Counts the tables that `next_mapped` gave up on its way here as well.
+        let unmapped = self.done.leaves + self.done.tables;
+        unmapped - core::mem::replace(&mut self.reported, unmapped)
     }
 
     fn destroy_root(&mut self) -> Destroyed {
