@@ -13,3 +13,26 @@ compile_error!("sandbox drives /dev/kvm and runs on Linux only");
 
 pub mod reaper;
 pub mod teardown;
+
+#[cfg(feature = "vmm")]
+pub mod arch;
+#[cfg(feature = "vmm")]
+pub mod config;
+#[cfg(feature = "vmm")]
+pub mod devices;
+#[cfg(feature = "vmm")]
+pub mod events;
+#[cfg(feature = "vmm")]
+pub mod memory;
+#[cfg(feature = "vmm")]
+pub mod payload;
+#[cfg(feature = "vmm")]
+pub mod restore;
+#[cfg(feature = "vmm")]
+pub mod snapshot;
+#[cfg(feature = "vmm")]
+pub mod socket;
+#[cfg(feature = "vmm")]
+pub mod vcpu;
+#[cfg(feature = "vmm")]
+pub mod vm;

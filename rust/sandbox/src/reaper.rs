@@ -115,6 +115,17 @@ impl Reaper {
         Placement::Inline(why)
     }
 
+    /// Runs `work` on the caller's thread, for callers whose own promise is that
+    /// the memory is back. Counted and reported like any other release.
+    pub fn release_now<F>(&self, label: &str, bytes: u64, work: F) -> Placement
+    where
+        F: FnOnce() -> ReleaseResult,
+    {
+        let placement = Placement::Inline(WhyInline::Asked);
+        worker::run(&self.ledger, label, bytes, placement, work);
+        placement
+    }
+
     /// Waits until nothing is pending, at most `timeout` when one is given.
     pub fn wait_released(&self, timeout: Option<Duration>) -> Result<(), StillPending> {
         self.wait_below(0, timeout)

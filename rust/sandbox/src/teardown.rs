@@ -109,9 +109,19 @@ impl<C, V, M> Guest<C, V, M> {
         self.0.vm.as_ref().expect("only close_vm() takes it")
     }
 
+    /// The VM handle, to add to it what must go with it.
+    pub fn vm_mut(&mut self) -> &mut V {
+        self.0.vm.as_mut().expect("only close_vm() takes it")
+    }
+
     /// The memory.
     pub fn ram(&self) -> &M {
         self.0.ram.as_ref().expect("only unmap_ram() takes it")
+    }
+
+    /// The memory, to decide how it goes.
+    pub fn ram_mut(&mut self) -> &mut M {
+        self.0.ram.as_mut().expect("only unmap_ram() takes it")
     }
 
     /// First step. No vCPU may be running: whoever runs one owns it instead.

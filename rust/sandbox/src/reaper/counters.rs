@@ -42,6 +42,8 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhyInline {
+    /// The caller asked for it.
+    Asked,
     /// Pending bytes would have passed their bound.
     Bytes,
     /// Pending releases would have passed their bound.

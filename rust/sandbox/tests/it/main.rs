@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+
+//! Integration tests, in one binary: they need a real /dev/kvm and say so where
+//! there is none.
+
+mod common;
+mod lifecycle;
