@@ -8,6 +8,7 @@ use crate::Stop;
 use kvm_bindings::KVM_CAP_ARM_VM_IPA_SIZE;
 use kvm_ioctls::Kvm;
 use serde::Serialize;
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,6 +23,16 @@ pub enum Mode {
     Nvhe,
     /// As nVHE, and EL2 keeps guests from the host.
     Protected,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Vhe => "vhe",
+            Mode::Nvhe => "nvhe",
+            Mode::Protected => "protected",
+        })
+    }
 }
 
 /// Opens /dev/kvm.

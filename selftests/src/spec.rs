@@ -169,6 +169,11 @@ impl Spec {
         }
     }
 
+    /// Number of stage-2 entries that map them.
+    pub fn mappings(&self) -> u64 {
+        self.touch().map_or(0, |touch| touch.pages)
+    }
+
     /// Bits of guest address space, given the most the host can offer.
     ///
     /// # Errors

@@ -101,7 +101,7 @@ fn run(options: &Options) -> io::Result<u8> {
         Err(stop) => return report.all(&names, &stop),
     };
     let (mode, destroy) = (env.mode, stats::current_impl());
-    report.note(&format!("mode {mode:?}, destroy in {destroy}"))?;
+    report.note(&format!("mode {mode}, destroy in {destroy}"))?;
     for (name, spec) in tests {
         report.test(&name, &test(&env, options, spec))?;
     }
