@@ -52,8 +52,10 @@ clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
 # need_space GIB - ends unless the cache's file system has that much left.
 need_space() {
-	mkdir -p "$CACHE"
 	local left
+	if ! mkdir -p "$CACHE" || [[ ! -w $CACHE ]]; then
+		die "cannot write to $CACHE; KVM_S2_CACHE moves it"
+	fi
 	left=$(($(df --output=avail -k "$CACHE" | tail -n 1) >> 20))
 	((left >= $1)) || die "$CACHE: $left GiB free, $1 GiB needed;" \
 		"make room or point KVM_S2_CACHE elsewhere"

@@ -174,7 +174,12 @@ have() {
 	shift 2
 	! "$ready" || return 0
 	missing=1
-	if ((check)); then say "missing: $what"; else "$@"; fi
+	if ((check)); then
+		say "missing: $what"
+	else
+		need_space 2
+		"$@"
+	fi
 }
 
 packages_ready() { [[ -z $packages ]]; }
