@@ -35,8 +35,8 @@ pub use entry::Entry;
 
 use buffer::Buffer;
 
-/// What a freed table is filled with; looks like an entry that leads to a table out of memory.
-const POISON: Pte = Pte(0x6b6b_6b6b_6b6b_6b6b);
+/// What a freed table is filled with; looks like entries that lead to tables out of memory.
+const POISON: u8 = 0x6b;
 
 /// A table of an [`Arena`], by number; the root's tables are the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +124,7 @@ impl Arena {
     /// memory is used up, or after [`Arena::unlink`].
     #[must_use]
     pub fn map(&mut self, ipa: Ipa, level: Level, entry: Entry) -> bool {
-        if self.unlinked {
+        if self.unlinked || self.root_at(ipa, level).is_none() {
             return false;
         }
         if entry == Entry::Table {
@@ -314,10 +314,8 @@ impl Arena {
         if slot.refs == 0 {
             slot.life = Life::Freed;
             let first = self.table_ptr(id).as_ptr();
-            for i in 0..self.ptrs_per_table() {
-                // SAFETY: The table has this many entries, and nobody reads a freed one.
-                unsafe { first.add(i).write(POISON) };
-            }
+            // SAFETY: The table has this many entries, and nobody reads a freed one.
+            unsafe { first.write_bytes(POISON, self.ptrs_per_table()) };
         }
     }
 }
