@@ -68,6 +68,7 @@ quick=0 list=0 local=0
 metric='' json='' max='' tree=''
 
 parse() {
+	local value
 	while (($#)); do
 		case $1 in
 		--quick) quick=1; shift; continue ;;
@@ -76,7 +77,9 @@ parse() {
 		-h | --help) usage; exit ;;
 		--kernel | --mode | --impl | --case | --backing | --order | --guest | --size | --ipa | \
 		--metric | --out | --json | --max | --tree)
-			take "$1" "$(value_of "$@")"; shift 2 ;;
+			value=$(value_of "$@")
+			take "$1" "$value"
+			shift 2 ;;
 		*) misuse "unknown option '$1'; valid: --kernel --mode --impl --case --backing --order" \
 			"--guest --size --ipa --quick --list --metric --out --json --max --local --tree --help" ;;
 		esac
@@ -101,8 +104,9 @@ take() {
 	--max) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || misuse "--max '$2' is not a number"
 		max=$2 ;;
 	--out) OUT=$2 ;;
-	--json) json=$2 ;;
-	--tree) [[ -f $2/arch/arm64/kvm/mmu.c ]] || misuse "--tree '$2' is not a Linux tree with arm64 KVM"
+	--json) [[ -d $(dirname "$2") ]] || misuse "--json '$2': no such directory"
+		json=$2 ;;
+	--tree) [[ -d $2 ]] || misuse "--tree '$2': no such directory"
 		tree=$(cd "$2" && pwd) ;;
 	esac
 }

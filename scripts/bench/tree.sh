@@ -26,6 +26,7 @@ tree_configure() {
 
 prepare_tree() {
 	local log
+	[[ -f $tree/arch/arm64/kvm/mmu.c ]] || misuse "--tree $tree is not a Linux tree with arm64 KVM"
 	tree_build=$CACHE/build/tree-$(cksum <<< "$tree" | cut -d' ' -f1)
 	log=$tree_build/build.log
 	image=$tree_build/arch/arm64/boot/Image
