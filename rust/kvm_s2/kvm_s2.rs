@@ -18,6 +18,7 @@ mod cases;
 mod destroy;
 mod geometry;
 mod ops;
+mod pkvm;
 mod pte;
 mod stats;
 mod table;
@@ -42,6 +43,13 @@ pub use geometry::{
 pub use ops::{
     Table,
     TableOps, //
+};
+pub use pkvm::{
+    Fate,
+    Mapping,
+    MappingOps,
+    PkvmBackend,
+    Release, //
 };
 pub use pte::{
     Pte,
