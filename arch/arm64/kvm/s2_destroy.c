@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Destroy of an unlinked stage-2: which implementation, how long it took, and
+ * the memory operations of the Rust one.
+ */
+
+#define pr_fmt(fmt) "kvm_s2: " fmt
+
+#include <linux/folio_batch.h>
+#include <linux/kvm_host.h>
+#include <linux/mm.h>
+#include <linux/moduleparam.h>
+#include <linux/sched/clock.h>
+
+#include <asm/kvm_mmu.h>
+#include <asm/kvm_pgtable.h>
+#include <asm/kvm_pkvm.h>
+#include <asm/kvm_s2_destroy.h>
+
+#include "s2_destroy.h"
+#include "s2_destroy_stats.h"
+
+/* The parameter is kvm_s2.impl, whatever object this file is linked into. */
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "kvm_s2."
+
+static enum kvm_s2_impl kvm_s2_impl = KVM_S2_IMPL_RUST;
+
+static int kvm_s2_set_impl(const char *val, const struct kernel_param *kp)
+{
+	int impl = sysfs_match_string(kvm_s2_impl_names, val);
+
+	if (impl < 0) {
+		pr_err("impl=%s: not one of rust, c\n", val);
+		return impl;
+	}
+	WRITE_ONCE(kvm_s2_impl, impl);
+	return 0;
+}
+
+static int kvm_s2_get_impl(char *buffer, const struct kernel_param *kp)
+{
+	return sysfs_emit(buffer, "%s\n", kvm_s2_impl_names[READ_ONCE(kvm_s2_impl)]);
+}
+
+static const struct kernel_param_ops kvm_s2_impl_ops = {
+	.set = kvm_s2_set_impl,
+	.get = kvm_s2_get_impl,
+};
+module_param_cb(impl, &kvm_s2_impl_ops, NULL, 0644);
+MODULE_PARM_DESC(impl, "Who destroys stage-2 tables: rust (default) or c (upstream)");
+
+void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+{
+	const struct kvm_s2_tables tables = {
+		.pgd		= kvm_dereference_pteref_raw(pgt->pgd),
+		.page_shift	= PAGE_SHIFT,
+		.ia_bits	= pgt->ia_bits,
+		.start_level	= pgt->start_level,
+		.lpa2		= kvm_lpa2_is_enabled(),
+	};
+
+	kvm_s2_destroy_tables(&tables, figures);
+	pgt->pgd = NULL;
+}
+
+void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
+{
+	struct kvm_s2_figures figures = KVM_S2_NOTHING_MEASURED;
+	struct kvm_s2_run run = {
+		.impl	 = READ_ONCE(kvm_s2_impl),
+		.pkvm	 = is_protected_kvm_enabled(),
+		.ia_bits = VTCR_EL2_IPA(pgt->mmu->vtcr),
+	};
+
+	kvm_s2_begin(&run);
+	if (run.impl == KVM_S2_IMPL_C)
+		upstream(pgt);
+	else if (run.pkvm)
+		kvm_s2_destroy_pkvm(pgt, &figures);
+	else
+		kvm_s2_destroy_ordinary(pgt, &figures);
+	kvm_s2_end(&run, &figures);
+
+	if (run.impl == KVM_S2_IMPL_RUST && figures.leaked)
+		pr_warn("%llu %s left behind, their state is not what it should be\n",
+			figures.leaked, run.pkvm ? "pages" : "tables");
+}
+
+/*
+ * The table at @pa, or NULL if no page of the kernel's is there: a corrupt entry
+ * must not be followed.
+ */
+void *kvm_s2_table_va(__u64 pa)
+{
+	unsigned long pfn = PHYS_PFN(pa);
+
+	if (unlikely(!pfn_valid(pfn) || PageReserved(pfn_to_page(pfn))))
+		return NULL;
+	return __va(pa);
+}
+
+/* Tables with the same owner are accounted together. */
+static unsigned long kvm_s2_owner(const struct folio *folio)
+{
+#ifdef CONFIG_MEMCG
+	return folio->memcg_data;
+#else
+	return 0;
+#endif
+}
+
+static void kvm_s2_account_tables(const struct folio_batch *batch)
+{
+	unsigned int first = 0, i;
+
+	for (i = 1; i <= folio_batch_count(batch); i++) {
+		struct folio *folio = batch->folios[first];
+
+		if (i < folio_batch_count(batch) &&
+		    kvm_s2_owner(batch->folios[i]) == kvm_s2_owner(folio) &&
+		    folio_pgdat(batch->folios[i]) == folio_pgdat(folio))
+			continue;
+		mod_lruvec_page_state(&folio->page, NR_SECONDARY_PAGETABLE, -(int)(i - first));
+		first = i;
+	}
+}
+
+/*
+ * Give up @nr tables: drop the references of their @counted entries and the one
+ * that kept them. Somebody may hold another for a moment (memory hot-remove does):
+ * the last one to let go frees the page. Fewer references than entries can only
+ * be corruption, and such a table is left alone.
+ *
+ * Return: the number of tables left alone.
+ */
+__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr)
+{
+	unsigned int refs[KVM_S2_BATCH];
+	struct folio_batch batch;
+	__u32 leaked = 0, i;
+
+	BUILD_BUG_ON(KVM_S2_BATCH > FOLIO_BATCH_SIZE);
+
+	folio_batch_init(&batch);
+	for (i = 0; i < min_t(__u32, nr, KVM_S2_BATCH); i++) {
+		struct folio *folio = virt_to_folio(tables[i]);
+
+		if (unlikely(folio_ref_count(folio) <= counted[i])) {
+			leaked++;
+			continue;
+		}
+		refs[folio_batch_count(&batch)] = counted[i] + 1;
+		folio_batch_add(&batch, folio);
+	}
+	if (!folio_batch_count(&batch))
+		return leaked;
+
+	kvm_s2_account_tables(&batch);
+	folios_put_refs(&batch, refs);
+	return leaked;
+}
+
+/*
+ * Drop the references of @counted entries of one page of the root.
+ *
+ * Return: whether the page had that many.
+ */
+bool kvm_s2_put_root_entries(void *table, __u32 counted)
+{
+	struct folio *folio = virt_to_folio(table);
+
+	if (folio_ref_count(folio) <= counted)
+		return false;
+	folio_ref_sub(folio, counted);
+	return true;
+}
+
+void kvm_s2_free_root(void *root, size_t size)
+{
+	kvm_account_pgtable_pages(root, -(int)(size >> PAGE_SHIFT));
+	free_pages_exact(root, size);
+}
+
+void kvm_s2_resched(void)
+{
+	cond_resched();
+}
+
+/* Under an instruction-counting emulator a nanosecond is an instruction. */
+__u64 kvm_s2_clock(void)
+{
+	return local_clock();
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the C and the Rust side of the stage-2 destroy share. Bindgen reads this
+ * file, so it must not include KVM's own headers.
+ */
+#ifndef __ARM64_KVM_S2_DESTROY_PRIV_H__
+#define __ARM64_KVM_S2_DESTROY_PRIV_H__
+
+#include <linux/rbtree_types.h>
+#include <linux/types.h>
+
+/**
+ * struct kvm_s2_figures - The figures of one destroy
+ * @leaves:		Counted entries that were no tables; under pKVM, mappings.
+ * @pages:		Pages that those leaves mapped.
+ * @tables:		Tables given up, the root not included.
+ * @table_bytes:	Bytes of tables read.
+ * @chunks:		Chunks in which something was given up.
+ * @rescheds:		Times the scheduler was let in.
+ * @leaked:		Tables or pages left behind for safety.
+ * @hypercalls:		Calls to the hypervisor.
+ * @tlbis:		TLB invalidations asked for.
+ * @atomics:		Atomic operations on reference counts.
+ * @max_stretch_ns:	Longest time between two chances to schedule.
+ * @max_el2_ns:		Longest call to the hypervisor.
+ */
+struct kvm_s2_figures {
+	__u64 leaves;
+	__u64 pages;
+	__u64 tables;
+	__u64 table_bytes;
+	__u64 chunks;
+	__u64 rescheds;
+	__u64 leaked;
+	__u64 hypercalls;
+	__u64 tlbis;
+	__u64 atomics;
+	__u64 max_stretch_ns;
+	__u64 max_el2_ns;
+};
+
+/**
+ * struct kvm_s2_tables - An unlinked stage-2 that the host walks
+ * @pgd:		Its root.
+ * @page_shift:		PAGE_SHIFT.
+ * @ia_bits:		Size of the guest's address space.
+ * @start_level:	Level of the root.
+ * @lpa2:		Whether descriptors have the FEAT_LPA2 layout.
+ */
+struct kvm_s2_tables {
+	void *pgd;
+	__u32 page_shift;
+	__u32 ia_bits;
+	__s8 start_level;
+	bool lpa2;
+};
+
+/*
+ * The part of struct pkvm_mapping that a drain looks at; s2_destroy_pkvm.c
+ * checks that the two agree.
+ */
+struct kvm_s2_mapping {
+	struct rb_node node;
+	__u64 gfn;
+	__u64 pfn;
+	__u64 nr_pages_nc;
+};
+
+/**
+ * struct kvm_s2_mappings - The unlinked mappings of a guest of a protected host
+ * @root:		Root of the mapping tree.
+ * @kvm:		The dying VM, a struct kvm.
+ * @page_shift:		PAGE_SHIFT.
+ * @ia_bits:		Size of the guest's address space.
+ * @max_run:		Most pages in one request to EL2.
+ */
+struct kvm_s2_mappings {
+	struct rb_node *root;
+	void *kvm;
+	__u32 page_shift;
+	__u32 ia_bits;
+	__u32 max_run;
+};
+
+/**
+ * struct kvm_s2_bench - A stage-2 table to build
+ * @size:	Bytes of the guest's address space to map, from 0.
+ * @stride:	Map once in so many bytes, or 0 for all of it.
+ * @map_size:	Bytes mapped by one entry: a page or a block.
+ * @ia_bits:	Size of the guest's address space.
+ */
+struct kvm_s2_bench {
+	__u64 size;
+	__u64 stride;
+	__u64 map_size;
+	__u32 ia_bits;
+};
+
+/**
+ * struct kvm_s2_bench_result - What became of it
+ * @rust:	Whether Rust destroyed it.
+ * @leaves:	Entries that map something.
+ * @tables:	Tables, the root not included.
+ * @build_ns:	Time to build.
+ * @destroy_ns:	Time to destroy.
+ * @figures:	What the implementation counted; ~0 for what it did not.
+ */
+struct kvm_s2_bench_result {
+	bool rust;
+	__u64 leaves;
+	__u64 tables;
+	__u64 build_ns;
+	__u64 destroy_ns;
+	struct kvm_s2_figures figures;
+};
+
+/* Rust, s2_destroy_rust.rs. Figures not known there are left alone. */
+void kvm_s2_destroy_tables(const struct kvm_s2_tables *tables, struct kvm_s2_figures *figures);
+void kvm_s2_destroy_mappings(const struct kvm_s2_mappings *mappings,
+			     struct kvm_s2_figures *figures);
+
+/* C, for Rust. */
+#define KVM_S2_BATCH	31
+
+void *kvm_s2_table_va(__u64 pa);
+__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr);
+bool kvm_s2_put_root_entries(void *table, __u32 counted);
+void kvm_s2_free_root(void *root, size_t size);
+void kvm_s2_resched(void);
+__u64 kvm_s2_clock(void);
+
+__u64 kvm_s2_pkvm_release(void *kvm, const struct kvm_s2_mapping *first, __u64 gfn,
+			  __u64 nr_pages, struct kvm_s2_figures *figures);
+void kvm_s2_pkvm_settle(void *kvm, struct kvm_s2_mapping *const *mappings, __u32 nr);
+void kvm_s2_pkvm_keep(void *kvm, const struct kvm_s2_mapping *mapping);
+
+int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *result);
+
+#endif /* __ARM64_KVM_S2_DESTROY_PRIV_H__ */

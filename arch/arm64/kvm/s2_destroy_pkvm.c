@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Destroy of a guest of a protected host: the hypervisor's side of each mapping,
+ * and what the host holds for it.
+ */
+
+#define pr_fmt(fmt) "kvm_s2: " fmt
+
+#include <linux/kvm_host.h>
+#include <linux/mm.h>
+#include <linux/slab.h>
+
+#include <asm/kvm_mmu.h>
+#include <asm/kvm_pkvm.h>
+
+#include "s2_destroy.h"
+#include "s2_destroy_stats.h"
+
+static_assert(offsetof(struct kvm_s2_mapping, node) == offsetof(struct pkvm_mapping, node));
+static_assert(offsetof(struct kvm_s2_mapping, gfn) == offsetof(struct pkvm_mapping, gfn));
+static_assert(offsetof(struct kvm_s2_mapping, pfn) == offsetof(struct pkvm_mapping, pfn));
+static_assert(offsetof(struct kvm_s2_mapping, nr_pages_nc) + sizeof(u64) ==
+	      offsetof(struct pkvm_mapping, __subtree_last));
+
+static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *mapping)
+{
+	return (const struct pkvm_mapping *)mapping;
+}
+
+/* Most pages in one call, so that EL2 is left again within 50,000 instructions. */
+#define KVM_S2_RUN_SHARED	512
+#define KVM_S2_RUN_PROTECTED	64	/* each page is cleared */
+
+static bool kvm_s2_use_runs(void)
+{
+	return IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS);
+}
+
+/* A call to EL2, counted and timed. Interrupts wait until it returns. */
+#define kvm_s2_call(figures, f, ...)						\
+({										\
+	u64 __start = kvm_s2_clock();						\
+	s64 __ret = kvm_call_hyp_nvhe(f, ##__VA_ARGS__);			\
+										\
+	(figures)->hypercalls++;						\
+	(figures)->max_el2_ns = max((figures)->max_el2_ns,			\
+				    kvm_s2_clock() - __start);			\
+	__ret;									\
+})
+
+/* One mapping by upstream's calls. */
+static int kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *mapping,
+				   struct kvm_s2_figures *figures)
+{
+	pkvm_handle_t handle = kvm->arch.pkvm.handle;
+
+	if (kvm_vm_is_protected(kvm))
+		return kvm_s2_call(figures, __pkvm_reclaim_dying_guest_page, handle,
+				   mapping->gfn);
+	return kvm_s2_call(figures, __pkvm_host_unshare_guest, handle, mapping->gfn,
+			   (u64)mapping->nr_pages);
+}
+
+static u64 kvm_s2_pkvm_release_each(struct kvm *kvm, const struct kvm_s2_mapping *first,
+				    u64 nr_pages, struct kvm_s2_figures *figures)
+{
+	const struct rb_node *node = &first->node;
+	u64 done = 0;
+
+	for (; node && done < nr_pages; node = node->rb_right) {
+		const struct pkvm_mapping *mapping =
+			kvm_s2_to_pkvm(container_of(node, struct kvm_s2_mapping, node));
+
+		if (kvm_s2_pkvm_release_one(kvm, mapping, figures))
+			break;
+		done += mapping->nr_pages;
+	}
+	return done;
+}
+
+/*
+ * Ask EL2 for the pages of mappings in a row, starting with @first and linked by
+ * their right pointers.
+ *
+ * Return: pages given back before the first refusal.
+ */
+__u64 kvm_s2_pkvm_release(void *vm, const struct kvm_s2_mapping *first, __u64 gfn,
+			  __u64 nr_pages, struct kvm_s2_figures *figures)
+{
+	struct kvm *kvm = vm;
+	s64 done;
+
+	if (kvm_s2_use_runs()) {
+		done = kvm_s2_call(figures, __pkvm_release_dying_guest, kvm->arch.pkvm.handle,
+				   gfn, nr_pages);
+		if (done >= 0)
+			return done;
+		pr_warn_once("EL2 refuses runs of pages (%lld), going page by page\n", done);
+	}
+	return kvm_s2_pkvm_release_each(kvm, first, nr_pages, figures);
+}
+
+/*
+ * Fetch the tables that EL2 does not need any more, a few at a time, so that none
+ * is left for the final call.
+ */
+static void kvm_s2_pkvm_fetch_tables(struct kvm *kvm, struct kvm_s2_figures *figures)
+{
+	struct kvm_hyp_memcache *mc = &kvm->arch.pkvm.stage2_teardown_mc;
+	u64 tables = 0;
+	s64 nr;
+
+	if (!kvm_s2_use_runs())
+		return;
+
+	while ((nr = kvm_s2_call(figures, __pkvm_reclaim_dying_tables,
+				 kvm->arch.pkvm.handle)) > 0) {
+		tables += nr;
+		free_hyp_memcache(mc);
+		cond_resched();
+	}
+	figures->tables = tables;
+}
+
+static void kvm_s2_pkvm_unpin(struct kvm *kvm, struct kvm_s2_mapping *const *mappings, __u32 nr)
+{
+	struct page *pages[KVM_S2_BATCH];
+
+	for (__u32 i = 0; i < nr; i++)
+		pages[i] = pfn_to_page(mappings[i]->pfn);
+
+	unpin_user_pages_dirty_lock(pages, nr, true);
+	account_locked_vm(kvm->mm, nr, false);
+}
+
+/* End mappings whose pages EL2 gave back. */
+void kvm_s2_pkvm_settle(void *vm, struct kvm_s2_mapping *const *mappings, __u32 nr)
+{
+	struct kvm *kvm = vm;
+
+	nr = min_t(__u32, nr, KVM_S2_BATCH);
+	if (kvm_vm_is_protected(kvm))
+		kvm_s2_pkvm_unpin(kvm, mappings, nr);
+	kfree_bulk(nr, (void **)mappings);
+}
+
+/*
+ * End a mapping whose pages EL2 did not give back. EL2 takes them for the
+ * guest's, so they must not reach the page allocator: a protected guest's stay
+ * pinned, another's get a reference that nobody drops.
+ */
+void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node)
+{
+	const struct pkvm_mapping *mapping = kvm_s2_to_pkvm(node);
+	struct kvm *kvm = vm;
+
+	pr_warn_ratelimited("EL2 keeps gfn %#llx, %llu page(s)\n", mapping->gfn,
+			    (u64)mapping->nr_pages);
+	if (!kvm_vm_is_protected(kvm) && pfn_valid(mapping->pfn)) {
+		for (u64 i = 0; i < mapping->nr_pages; i++)
+			get_page(pfn_to_page(mapping->pfn + i));
+	}
+	kfree(mapping);
+}
+
+void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+{
+	struct kvm *kvm = kvm_s2_mmu_to_kvm(pgt->mmu);
+	const struct kvm_s2_mappings mappings = {
+		.root		= pgt->pkvm_mappings.rb_root.rb_node,
+		.kvm		= kvm,
+		.page_shift	= PAGE_SHIFT,
+		.ia_bits	= VTCR_EL2_IPA(pgt->mmu->vtcr),
+		.max_run	= kvm_vm_is_protected(kvm) ? KVM_S2_RUN_PROTECTED :
+							     KVM_S2_RUN_SHARED,
+	};
+
+	/* Without a handle EL2 never knew the VM, and nothing can be mapped. */
+	if (!kvm->arch.pkvm.handle)
+		return;
+
+	/* From here on EL2 loads no vCPU of this VM, whatever the host asks for. */
+	if (pkvm_hyp_vm_is_created(kvm) && !kvm->arch.pkvm.is_dying) {
+		WARN_ON(kvm_call_hyp_nvhe(__pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
+		kvm->arch.pkvm.is_dying = true;
+	}
+
+	kvm_s2_destroy_mappings(&mappings, figures);
+	pgt->pkvm_mappings = RB_ROOT_CACHED;
+	kvm_s2_pkvm_fetch_tables(kvm, figures);
+}

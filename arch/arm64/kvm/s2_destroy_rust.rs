@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The kernel's side of the `kvm_s2` crate: its memory, its mappings, its clock.
+//!
+//! C header: [`arch/arm64/kvm/s2_destroy.h`](srctree/arch/arm64/kvm/s2_destroy.h)
+
+use core::ptr::NonNull;
+
+use kernel::{
+    bindings,
+    prelude::*, //
+};
+use kvm_s2::{
+    stage2_destroy,
+    Backend,
+    Destroyed,
+    Fate,
+    Geometry,
+    Granule,
+    Level,
+    Mapping,
+    MappingOps,
+    OutputAddress,
+    PhysAddr,
+    PkvmBackend,
+    Pte,
+    Release,
+    Table,
+    TableBackend,
+    TableOps, //
+};
+
+/// `pr_*!` takes its prefix from the crate; there is no `module!` in built-in code to set it.
+const __LOG_PREFIX: &[u8] = b"kvm_s2\0";
+
+const BATCH: usize = bindings::KVM_S2_BATCH as usize;
+
+/// Tables given up between two chances to schedule: about 1,500 instructions each when dense.
+const TABLE_BUDGET: u32 = 24;
+
+/// Mappings settled between two chances to schedule.
+const MAPPING_BUDGET: u32 = 256;
+
+/// Up to [`BATCH`] pointers and a number with each.
+struct Batch<T> {
+    items: [*mut T; BATCH],
+    counts: [u32; BATCH],
+    len: usize,
+}
+
+impl<T> Batch<T> {
+    const fn new() -> Self {
+        Self {
+            items: [core::ptr::null_mut(); BATCH],
+            counts: [0; BATCH],
+            len: 0,
+        }
+    }
+
+    /// Adds an item. Returns whether the batch is full now.
+    #[inline]
+    fn push(&mut self, item: *mut T, count: u32) -> bool {
+        if let (Some(slot), Some(nr)) =
+            (self.items.get_mut(self.len), self.counts.get_mut(self.len))
+        {
+            *slot = item;
+            *nr = count;
+            self.len += 1;
+        }
+        self.len == BATCH
+    }
+
+    /// Empties the batch. Returns how many items it had; they stay readable until the next push.
+    #[inline]
+    fn take(&mut self) -> u32 {
+        // At most `BATCH`.
+        core::mem::take(&mut self.len) as u32
+    }
+}
+
+/// Stage-2 tables in the kernel's linear map.
+struct KernelTables {
+    batch: Batch<c_void>,
+    page_size: usize,
+    leaked: u64,
+    atomics: u64,
+}
+
+impl KernelTables {
+    #[inline]
+    fn put_batch(&mut self) {
+        let nr = self.batch.take();
+        if nr == 0 {
+            return;
+        }
+        self.atomics += u64::from(nr);
+        // SAFETY: The first `nr` items are tables that `free_table` was given, with the number of
+        // their entries that hold references.
+        let leaked = unsafe {
+            bindings::kvm_s2_put_tables(self.batch.items.as_ptr(), self.batch.counts.as_ptr(), nr)
+        };
+        self.leaked += u64::from(leaked);
+    }
+}
+
+// SAFETY: `kvm_s2_table_va` returns pages of RAM in the linear map, which stay there until
+// `kvm_s2_put_tables` has dropped the reference that the unlinked tree holds on them. Nobody
+// writes to an unlinked tree.
+unsafe impl TableOps for KernelTables {
+    #[inline]
+    fn table(&mut self, pa: PhysAddr) -> Option<Table> {
+        // SAFETY: The function takes any address.
+        let va = unsafe { bindings::kvm_s2_table_va(pa.0) };
+        NonNull::new(va.cast::<Pte>()).map(Table::new)
+    }
+
+    #[inline]
+    unsafe fn free_table(&mut self, table: Table, counted: u32) {
+        if self.batch.push(table.as_ptr().cast(), counted) {
+            self.put_batch();
+        }
+    }
+
+    unsafe fn put_root_entries(&mut self, table: Table, counted: u32) {
+        self.atomics += 1;
+        // SAFETY: `table` is a page of the root, and its entries have been visited.
+        if !unsafe { bindings::kvm_s2_put_root_entries(table.as_ptr().cast(), counted) } {
+            self.leaked += 1;
+        }
+    }
+
+    unsafe fn free_root(&mut self, root: Table, nr_tables: usize) {
+        // SAFETY: The root was allocated with this size, and nobody uses it any more.
+        unsafe { bindings::kvm_s2_free_root(root.as_ptr().cast(), nr_tables * self.page_size) };
+    }
+
+    fn flush(&mut self) -> u64 {
+        self.put_batch();
+        core::mem::take(&mut self.leaked)
+    }
+}
+
+/// A node of `struct pkvm_mapping`'s tree.
+type Node = NonNull<bindings::kvm_s2_mapping>;
+
+/// The mapping tree of a VM, and EL2 behind it.
+struct KernelMappings {
+    kvm: *mut c_void,
+    max_run: u64,
+    batch: Batch<bindings::kvm_s2_mapping>,
+    figures: *mut bindings::kvm_s2_figures,
+}
+
+#[inline]
+fn to_node(node: *mut bindings::rb_node) -> Option<Node> {
+    // `node` is the first field.
+    NonNull::new(node.cast::<bindings::kvm_s2_mapping>())
+}
+
+#[inline]
+fn to_rb(node: Option<Node>) -> *mut bindings::rb_node {
+    node.map_or(core::ptr::null_mut(), |node| node.as_ptr().cast())
+}
+
+impl KernelMappings {
+    #[inline]
+    fn settle_batch(&mut self) {
+        let nr = self.batch.take();
+        if nr > 0 {
+            // SAFETY: EL2 gave the pages of these mappings back, and nothing points to the nodes.
+            unsafe { bindings::kvm_s2_pkvm_settle(self.kvm, self.batch.items.as_ptr(), nr) };
+        }
+    }
+}
+
+// SAFETY: The nodes are those of a VM that nobody can reach any more, and stay allocated until
+// `settle`. The accessors read and write the two links of `struct rb_node`.
+unsafe impl MappingOps for KernelMappings {
+    type Node = Node;
+
+    #[inline]
+    fn left(&self, node: Node) -> Option<Node> {
+        // SAFETY: `node` is in the tree.
+        to_node(unsafe { (*node.as_ptr()).node.rb_left })
+    }
+
+    #[inline]
+    fn right(&self, node: Node) -> Option<Node> {
+        // SAFETY: `node` is in the tree or in the run.
+        to_node(unsafe { (*node.as_ptr()).node.rb_right })
+    }
+
+    #[inline]
+    fn set_left(&mut self, node: Node, left: Option<Node>) {
+        // SAFETY: `node` is in the tree.
+        unsafe { (*node.as_ptr()).node.rb_left = to_rb(left) };
+    }
+
+    #[inline]
+    fn set_right(&mut self, node: Node, right: Option<Node>) {
+        // SAFETY: `node` is in the tree or in the run.
+        unsafe { (*node.as_ptr()).node.rb_right = to_rb(right) };
+    }
+
+    #[inline]
+    fn mapping(&self, node: Node) -> Mapping {
+        // SAFETY: `node` is in the tree or in the run.
+        let mapping = unsafe { node.as_ref() };
+        Mapping {
+            gfn: mapping.gfn,
+            nr_pages: mapping.nr_pages_nc & ((1 << 48) - 1),
+        }
+    }
+
+    #[inline]
+    fn max_run(&self) -> u64 {
+        self.max_run
+    }
+
+    fn release(&mut self, first: Node, gfn: u64, nr_pages: u64) -> Release {
+        // SAFETY: `first` starts a list of mappings in a row, `figures` is the caller's.
+        let (nr_pages, hypercalls) = unsafe {
+            let before = (*self.figures).hypercalls;
+            let nr = bindings::kvm_s2_pkvm_release(
+                self.kvm,
+                first.as_ptr(),
+                gfn,
+                nr_pages,
+                self.figures,
+            );
+            (nr, (*self.figures).hypercalls - before)
+        };
+        Release {
+            nr_pages,
+            hypercalls,
+        }
+    }
+
+    #[inline]
+    unsafe fn settle(&mut self, node: Node, fate: Fate) {
+        match fate {
+            Fate::Released => {
+                if self.batch.push(node.as_ptr(), 0) {
+                    self.settle_batch();
+                }
+            }
+            // SAFETY: EL2 kept the mapping's pages, and nothing points to the node.
+            Fate::Stuck => unsafe { bindings::kvm_s2_pkvm_keep(self.kvm, node.as_ptr()) },
+        }
+    }
+
+    fn flush(&mut self) {
+        self.settle_batch();
+    }
+}
+
+/// Time between two chances to schedule.
+struct Stretch {
+    since: u64,
+    longest: u64,
+}
+
+impl Stretch {
+    fn start() -> Self {
+        Self {
+            since: clock(),
+            longest: 0,
+        }
+    }
+
+    /// Ends a stretch here and starts the next one.
+    #[inline]
+    fn lap(&mut self) {
+        let now = clock();
+        self.longest = self.longest.max(now.wrapping_sub(self.since));
+        self.since = now;
+    }
+
+    /// A chance to schedule. What others do meanwhile is not ours.
+    #[inline]
+    fn resched(&mut self) {
+        self.lap();
+        // SAFETY: A destroy runs where it may sleep, with no lock held.
+        unsafe { bindings::kvm_s2_resched() };
+        self.since = clock();
+    }
+}
+
+#[inline]
+fn clock() -> u64 {
+    // SAFETY: May be called anywhere.
+    unsafe { bindings::kvm_s2_clock() }
+}
+
+/// Runs the policy on `backend` and returns its figures and the longest stretch.
+#[inline]
+fn run<B: Backend>(backend: &mut B, geometry: &Geometry, budget: u32) -> (Destroyed, u64) {
+    let mut stretch = Stretch::start();
+    let done = stage2_destroy(backend, geometry, geometry.range(), budget, |_| {
+        stretch.resched();
+    });
+    stretch.lap();
+    (done, stretch.longest)
+}
+
+fn report(figures: &mut bindings::kvm_s2_figures, done: &Destroyed, stretch: u64) {
+    figures.leaves = done.leaves;
+    figures.pages = done.pages;
+    figures.chunks = done.chunks;
+    figures.rescheds = done.rescheds;
+    figures.leaked = done.leaked;
+    figures.hypercalls = done.hypercalls;
+    figures.max_stretch_ns = stretch;
+}
+
+/// Destroys an unlinked stage-2 that the host walks, and frees its root.
+///
+/// # Safety
+///
+/// - `tables` describes such a stage-2, which nobody else can reach, and `figures` is valid.
+/// - The caller may sleep.
+#[export]
+pub unsafe extern "C" fn kvm_s2_destroy_tables(
+    tables: *const bindings::kvm_s2_tables,
+    figures: *mut bindings::kvm_s2_figures,
+) {
+    // SAFETY: Both are valid, and nobody else uses them during the call.
+    let (tables, figures) = unsafe { (&*tables, &mut *figures) };
+    let (Some(geometry), Some(root)) = (table_geometry(tables), NonNull::new(tables.pgd)) else {
+        pr_err!("not a stage-2 table, left alone\n");
+        figures.leaked = 1;
+        return;
+    };
+
+    let ops = KernelTables {
+        batch: Batch::new(),
+        page_size: 1 << tables.page_shift,
+        leaked: 0,
+        atomics: 0,
+    };
+    // SAFETY: By the requirements of this function.
+    let mut backend = unsafe { TableBackend::new(ops, geometry, Table::new(root.cast())) };
+    let (done, stretch) = run(&mut backend, &geometry, TABLE_BUDGET);
+
+    report(figures, &done, stretch);
+    figures.tables = done.tables;
+    figures.table_bytes = done.table_bytes;
+    figures.atomics = backend.ops().atomics;
+    // No hardware walker can reach an unlinked tree, so nothing is invalidated.
+    figures.tlbis = 0;
+}
+
+fn table_geometry(tables: &bindings::kvm_s2_tables) -> Option<Geometry> {
+    let output = if tables.lpa2 {
+        OutputAddress::Lpa2
+    } else {
+        OutputAddress::Standard
+    };
+    Geometry::new(
+        Granule::from_page_shift(tables.page_shift)?,
+        tables.ia_bits,
+        Level::new(tables.start_level)?,
+        output,
+    )
+    .ok()
+}
+
+/// Destroys the unlinked mappings of a guest of a protected host.
+///
+/// # Safety
+///
+/// - `mappings` describes the mapping tree of a VM that EL2 knows to be dying, which nobody else
+///   can reach, and `figures` is valid.
+/// - The caller may sleep.
+#[export]
+pub unsafe extern "C" fn kvm_s2_destroy_mappings(
+    mappings: *const bindings::kvm_s2_mappings,
+    figures: *mut bindings::kvm_s2_figures,
+) {
+    // SAFETY: Both are valid, and nobody else uses them during the call.
+    let (mappings, figures) = unsafe { (&*mappings, &mut *figures) };
+    let Some(geometry) = mapping_geometry(mappings) else {
+        pr_err!("not a stage-2, left alone\n");
+        figures.leaked = 1;
+        return;
+    };
+
+    figures.hypercalls = 0;
+    figures.max_el2_ns = 0;
+    let ops = KernelMappings {
+        kvm: mappings.kvm,
+        max_run: u64::from(mappings.max_run),
+        batch: Batch::new(),
+        figures,
+    };
+    // SAFETY: By the requirements of this function.
+    let mut backend = unsafe { PkvmBackend::new(ops, geometry, to_node(mappings.root)) };
+    let (done, stretch) = run(&mut backend, &geometry, MAPPING_BUDGET);
+    report(figures, &done, stretch);
+}
+
+/// EL2 walks the tables of a protected host's guests; of their shape only the size matters here.
+fn mapping_geometry(mappings: &bindings::kvm_s2_mappings) -> Option<Geometry> {
+    let granule = Granule::from_page_shift(mappings.page_shift)?;
+    Geometry::new(
+        granule,
+        mappings.ia_bits,
+        Level::FIRST,
+        OutputAddress::Standard,
+    )
+    .ok()
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef __ARM64_KVM_S2_DESTROY_STATS_H__
+#define __ARM64_KVM_S2_DESTROY_STATS_H__
+
+#include <linux/types.h>
+
+struct kvm_pgtable;
+struct kvm_s2_figures;
+
+enum kvm_s2_impl {
+	KVM_S2_IMPL_RUST,
+	KVM_S2_IMPL_C,
+	KVM_S2_NR_IMPLS,
+};
+
+extern const char * const kvm_s2_impl_names[KVM_S2_NR_IMPLS];
+
+/* A figure nobody measured. */
+#define KVM_S2_UNKNOWN	(~0ULL)
+
+#define KVM_S2_NOTHING_MEASURED (struct kvm_s2_figures) {			\
+	.leaves		= KVM_S2_UNKNOWN,					\
+	.pages		= KVM_S2_UNKNOWN,					\
+	.tables		= KVM_S2_UNKNOWN,					\
+	.table_bytes	= KVM_S2_UNKNOWN,					\
+	.chunks		= KVM_S2_UNKNOWN,					\
+	.rescheds	= KVM_S2_UNKNOWN,					\
+	.leaked		= KVM_S2_UNKNOWN,					\
+	.hypercalls	= KVM_S2_UNKNOWN,					\
+	.tlbis		= KVM_S2_UNKNOWN,					\
+	.atomics	= KVM_S2_UNKNOWN,					\
+	.max_stretch_ns	= KVM_S2_UNKNOWN,					\
+	.max_el2_ns	= KVM_S2_UNKNOWN,					\
+}
+
+/**
+ * struct kvm_s2_run - One destroy, seen from outside
+ * @seq:	Its number since boot, from 1.
+ * @impl:	Who does it.
+ * @pkvm:	Whether EL2 holds the mappings.
+ * @ia_bits:	Size of the guest's address space.
+ * @start:	When it began.
+ * @ns:		How long it took.
+ */
+struct kvm_s2_run {
+	u64 seq;
+	enum kvm_s2_impl impl;
+	bool pkvm;
+	u32 ia_bits;
+	u64 start;
+	u64 ns;
+};
+
+void kvm_s2_begin(struct kvm_s2_run *run);
+void kvm_s2_end(struct kvm_s2_run *run, const struct kvm_s2_figures *figures);
+
+void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
+
+/* s2_destroy.c */
+void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+
+/* s2_destroy_pkvm.c */
+void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+
+#endif /* __ARM64_KVM_S2_DESTROY_STATS_H__ */
