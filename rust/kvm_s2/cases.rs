@@ -40,6 +40,8 @@ macro_rules! check {
     };
 }
 
+mod mappings;
+
 const LEVELS: [i8; 5] = [-1, 0, 1, 2, 3];
 const GRANULES: [Granule; 3] = [K4, K16, K64];
 const BUDGETS: [u32; 3] = [1, 3, u32::MAX];

@@ -49,10 +49,12 @@ pub fn stage2_destroy<B: Backend>(
     let mut addr = backend.next_mapped();
     while addr < range.end {
         let end = geometry.stage2_range_addr_end(addr, range.end);
-        chunks += u64::from(end != chunk_end);
-        chunk_end = end;
-
         let unmapped = backend.destroy_range(IpaRange { start: addr, end }, budget);
+        if unmapped > 0 && end != chunk_end {
+            chunks += 1;
+            chunk_end = end;
+        }
+
         addr = backend.next_mapped();
         if unmapped > 0 && addr < range.end {
             rescheds += 1;

@@ -14,7 +14,7 @@ pub struct Destroyed {
     pub tables: u64,
     /// Bytes of tables that were read to find them.
     pub table_bytes: u64,
-    /// Chunks that were entered.
+    /// Chunks in which something was given up.
     pub chunks: u64,
     /// Times the scheduler was let in.
     pub rescheds: u64,
