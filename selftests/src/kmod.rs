@@ -48,16 +48,20 @@ fn search(dir: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Parameters that make the module build and destroy what `spec` says.
-pub fn parameters(spec: &Spec, ipa_bits: u32, implementation: &str) -> String {
-    let (shape, map) = match spec.case {
-        Case::Empty => ("empty", "4k"),
-        Case::Sparse => ("sparse", "4k"),
-        Case::Dense2m => ("dense", "2m"),
-        _ => ("dense", "4k"),
+/// Once in so much of the address space, for the sparse case.
+const SPARSE_STRIDE: u64 = 512 << 30;
+
+/// Parameters that make the module build and destroy what `spec` says. It destroys with the
+/// implementation that the kernel is set to.
+pub fn parameters(spec: &Spec, ipa_bits: u32) -> String {
+    let (size, stride, map_kib) = match spec.case {
+        Case::Empty => (0, 0, 4),
+        Case::Sparse => (1 << ipa_bits, SPARSE_STRIDE, 4),
+        Case::Dense2m => (spec.size, 0, 2048),
+        _ => (spec.size, 0, 4),
     };
-    let size = spec.size;
-    format!("size={size} ipa={ipa_bits} map={map} shape={shape} impl={implementation}")
+    let (size_mib, stride_mib) = (size >> 20, stride >> 20);
+    format!("size_mib={size_mib} stride_mib={stride_mib} map_kib={map_kib} ipa_bits={ipa_bits}")
 }
 
 /// Loads the module, which does its work and then leaves on purpose.
@@ -106,12 +110,14 @@ mod tests {
             guest: Guest::None,
             vcpus: 1,
         };
-        let text = parameters(&spec, 48, "rust");
         assert_eq!(
-            text,
-            "size=137438953472 ipa=48 map=2m shape=dense impl=rust"
+            parameters(&spec, 48),
+            "size_mib=131072 stride_mib=0 map_kib=2048 ipa_bits=48"
         );
         spec.case = Case::Sparse;
-        assert!(parameters(&spec, 48, "c").contains("map=4k shape=sparse impl=c"));
+        assert_eq!(
+            parameters(&spec, 48),
+            "size_mib=268435456 stride_mib=524288 map_kib=4 ipa_bits=48"
+        );
     }
 }

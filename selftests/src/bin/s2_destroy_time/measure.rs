@@ -141,7 +141,7 @@ impl Before {
 fn end(env: &Env, spec: &Spec, ipa_bits: u32) -> Result<Ticks> {
     if spec.backing == Backing::Kernel {
         let path = kmod::find(env.module.as_deref())?;
-        let parameters = kmod::parameters(spec, ipa_bits, &stats::current_impl());
+        let parameters = kmod::parameters(spec, ipa_bits);
         kmod::run(&path, &parameters)?;
         return Ok(Ticks::default());
     }
