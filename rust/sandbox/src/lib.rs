@@ -15,6 +15,10 @@ pub mod reaper;
 pub mod teardown;
 
 #[cfg(feature = "vmm")]
+pub mod admission;
+#[cfg(feature = "vmm")]
+pub mod api;
+#[cfg(feature = "vmm")]
 pub mod arch;
 #[cfg(feature = "vmm")]
 pub mod config;

@@ -3,9 +3,11 @@
 //! What the integration tests share.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use sandbox::api::{Client, ClientError};
 use sandbox::config::{
     Afterwards, BuiltinConfig, MemoryConfig, PayloadConfig, SerialConfig, SerialMode, VmConfig,
 };
@@ -95,4 +97,105 @@ pub(crate) fn wait_touched(console: &Path) {
     wait_for("the payload to touch memory", || {
         std::fs::read(console).is_ok_and(|text| text.contains(&b'T'))
     });
+}
+
+/// A VMM process; killed when the test is over.
+pub(crate) struct Vmm {
+    child: Child,
+    pub(crate) client: Client,
+    pub(crate) socket: PathBuf,
+}
+
+impl Vmm {
+    /// Starts one and waits until it answers.
+    pub(crate) fn start(socket: &Path, arguments: &[&str]) -> Self {
+        let vmm = Self::spawn(socket, arguments);
+        wait_for("the VMM to answer", || vmm.client.get("vmm.ping").is_ok());
+        vmm
+    }
+
+    /// Starts one and waits for nothing.
+    pub(crate) fn spawn(socket: &Path, arguments: &[&str]) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_sandbox"))
+            .args(["run", "--api-socket"])
+            .arg(socket)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            client: Client::new(socket),
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// Creates and boots.
+    pub(crate) fn boot(&self, config: &VmConfig) {
+        let body = serde_json::to_string(config).unwrap();
+        self.client.put("vm.create", &body).unwrap();
+        self.client.put("vm.boot", "").unwrap();
+    }
+
+    /// What `vm.info` says of the VM.
+    pub(crate) fn state(&self) -> String {
+        match self.client.get("vm.info") {
+            Ok(reply) => {
+                let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+                reply["state"].as_str().unwrap().to_owned()
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// The sudden end.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// The orderly end, and whether it was one.
+    pub(crate) fn shutdown(mut self) -> bool {
+        self.client.put("vmm.shutdown", "").unwrap();
+        self.child.wait().unwrap().success()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Body of a pause to a snapshot, or of a restore from one.
+pub(crate) fn to_snapshot(directory: &Path) -> String {
+    format!(r#"{{"destination_url":"file://{}"}}"#, directory.display())
+}
+
+/// Body of a restore that sets the VM in motion.
+pub(crate) fn from_snapshot(directory: &Path) -> String {
+    format!(
+        r#"{{"source_url":"file://{}","resume":true}}"#,
+        directory.display()
+    )
+}
+
+/// Status and words of a refusal.
+pub(crate) fn refusal<T: std::fmt::Debug>(result: Result<T, ClientError>) -> (u16, String) {
+    match result {
+        Err(ClientError::Refused { status, message }) => (status, message),
+        other => panic!("no refusal: {other:?}"),
+    }
+}
+
+/// A number from the environment, to make a test longer than usual.
+pub(crate) fn count(variable: &str, usual: usize) -> usize {
+    std::env::var(variable)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(usual)
 }

@@ -3,5 +3,9 @@
 //! Integration tests, in one binary: they need a real /dev/kvm and say so where
 //! there is none.
 
+mod api;
 mod common;
+mod cycles;
+mod faults;
 mod lifecycle;
+mod order;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
+
+//! What must not happen when things go wrong.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{
+    count, from_snapshot, kvm, need, payload, refusal, to_snapshot, wait_for, wait_touched, Dir,
+    Vmm, MIB,
+};
+use sandbox::config::Afterwards;
+
+fn booted(dir: &Dir, memory: u64) -> Vmm {
+    let vmm = Vmm::start(&dir.join("api"), &[]);
+    let console = dir.join("console");
+    vmm.boot(&payload(memory, memory / 2, Afterwards::Halt, &console));
+    wait_touched(&console);
+    vmm
+}
+
+#[test]
+fn a_second_pause_is_refused_and_a_delete_waits() {
+    need!(kvm());
+    let dir = Dir::new("second");
+    let vmm = booted(&dir, 256 * MIB);
+    let snapshot = dir.join("snapshot");
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| vmm.client.put("vm.pause", &to_snapshot(&snapshot)));
+        wait_for("the first pause to begin", || vmm.state() == "Busy");
+        let (status, words) = refusal(vmm.client.put("vm.pause", ""));
+        assert_eq!(status, 409);
+        assert!(words.contains("vm.pause is going on"), "{words}");
+        vmm.client.put("vm.delete", "").unwrap();
+        first.join().unwrap().unwrap();
+    });
+    assert_eq!(refusal(vmm.client.get("vm.info")).0, 404);
+    vmm.client
+        .put("vm.restore", &from_snapshot(&snapshot))
+        .unwrap();
+    assert_eq!(vmm.state(), "Running");
+}
+
+#[test]
+fn a_pause_ends_well_without_its_client() {
+    need!(kvm());
+    let dir = Dir::new("gone");
+    let vmm = booted(&dir, 128 * MIB);
+    let body = to_snapshot(&dir.join("snapshot"));
+    let mut client = UnixStream::connect(&vmm.socket).unwrap();
+    let length = body.len();
+    let request = format!(
+        "PUT /api/v1/vm.pause HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    client.write_all(request.as_bytes()).unwrap();
+    wait_for("the pause to begin", || vmm.state() != "Running");
+    drop(client);
+    wait_for("the pause to end", || vmm.state().contains("snapshot"));
+    let restore = from_snapshot(&dir.join("snapshot"));
+    vmm.client.put("vm.restore", &restore).unwrap();
+}
+
+/// A small file system of its own, where mounting is possible.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(path: &Path) -> Result<Self, String> {
+        kvm()?;
+        std::fs::create_dir_all(path).unwrap();
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "none"])
+            .arg(path)
+            .stderr(std::process::Stdio::null())
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(Self(path.to_owned())),
+            _ => Err("mounting a tmpfs needs CAP_SYS_ADMIN".to_owned()),
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_vm_running_and_no_partial_file() {
+    let dir = Dir::new("full");
+    need!(SmallDisk::new(&dir.join("small")).map(drop));
+    let disk = SmallDisk::new(&dir.join("small")).unwrap();
+    let vmm = booted(&dir, 64 * MIB);
+    let place = disk.0.join("snapshot");
+    let (status, words) = refusal(vmm.client.put("vm.pause", &to_snapshot(&place)));
+    assert_eq!(status, 507, "{words}");
+    assert_eq!(vmm.state(), "Running");
+    assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 0);
+    // With room the same VM can still be saved.
+    let elsewhere = to_snapshot(&dir.join("snapshot"));
+    vmm.client.put("vm.pause", &elsewhere).unwrap();
+}
+
+/// 50 times; `SANDBOX_KILLS=1000` for the full figure.
+#[test]
+fn after_a_kill_at_any_moment_the_id_works_again() {
+    need!(kvm());
+    let dir = Dir::new("kill");
+    let (api, snapshot) = (dir.join("api"), dir.join("snapshot"));
+    let vmm = booted(&dir, 16 * MIB);
+    vmm.client.put("vm.pause", &to_snapshot(&snapshot)).unwrap();
+    assert!(vmm.shutdown());
+    let kills = count("SANDBOX_KILLS", 50);
+    let path = snapshot.display().to_string();
+    let arguments = ["--restore", path.as_str()];
+    // A fixed sequence that spreads the kills over a whole life.
+    let mut random = 0x2545_f491u32;
+    for _ in 0..kills {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let delay = Duration::from_micros(u64::from(random >> 8) % 40_000);
+        let mut vmm = Vmm::spawn(&api, &arguments);
+        let client = vmm.client.clone();
+        let body = to_snapshot(&snapshot);
+        let pausing = std::thread::spawn(move || {
+            // Usually there is nobody to answer, or no longer.
+            let deadline = std::time::Instant::now() + Duration::from_millis(50);
+            while std::time::Instant::now() < deadline && client.put("vm.pause", &body).is_err() {}
+        });
+        std::thread::sleep(delay);
+        vmm.kill();
+        pausing.join().unwrap();
+    }
+    let vmm = Vmm::start(&api, &arguments);
+    assert_eq!(vmm.state(), "Running");
+    vmm.client.put("vm.pause", &to_snapshot(&snapshot)).unwrap();
+    assert!(vmm.shutdown());
+    let mut left: Vec<_> = std::fs::read_dir(dir.join(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["console", "snapshot"]);
+    println!("{kills} of {kills} kills");
+}
