@@ -45,21 +45,25 @@ done
 # The KTAP of a console: kernel lines without their time, from the version line
 # to the last result.
 ktap() {
-	sed -n 's/^\[ *[0-9.]*\] //p' "$1" |
-		grep -E '^ *(KTAP version|# |[0-9]+\.\.[0-9]+|(not )?ok [0-9]+)' || true
+	sed -n 's/^\[ *[0-9.]*\] //p' "$1" | awk '
+		/^KTAP version/ { on = 1 }
+		on { held = held $0 "\n" }
+		on && /^ *(not )?ok / { printf "%s", held; held = "" }'
 }
 
 # run_mode MODE - boots, shows the results, and fails unless all of them are good.
 run_mode() {
-	local log=$OUT/kunit-$kernel-$config-$1.log code=0 results passed failed
+	local log=$OUT/kunit-$kernel-$config-$1.log code=0 results cases passed skipped failed
 	"$ROOT/scripts/qemu.sh" --mode "$1" --image "$image" --initrd "$initrd" --log "$log" \
 		--append "kunit.enable=1 kunit.autorun=1 kunit.filter_glob=$filter" || code=$?
 	results=$(ktap "$log")
 	printf '%s\n' "$results"
-	# Results of test cases are indented, those of suites are not.
-	passed=$(grep -c '^ \+ok ' <<< "$results" || true)
-	failed=$(grep -c '^ *not ok ' <<< "$results" || true)
-	say "$1: $passed passed, $failed failed"
+	# Cases are indented once; suites are not, and parameters of a case deeper.
+	cases=$(grep -E '^    (not )?ok ' <<< "$results" || true)
+	skipped=$(grep -c '# SKIP' <<< "$cases" || true)
+	passed=$(($(grep -c '^    ok ' <<< "$cases" || true) - skipped))
+	failed=$(grep -c '^    not ok ' <<< "$cases" || true)
+	say "$1: $passed cases passed, $failed failed, $skipped skipped"
 	((passed || failed)) || say "$1: no test ran; does a suite match '$filter'?"
 	((code == 0 && passed && !failed))
 }
