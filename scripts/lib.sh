@@ -5,6 +5,7 @@
 # shellcheck disable=SC2034  # used by those who source this
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+HOME=${HOME:-~}
 CACHE=${KVM_S2_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvm_s2}
 TOOLS=$CACHE/tools
 ARM64=$CACHE/arm64
