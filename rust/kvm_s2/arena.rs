@@ -29,6 +29,7 @@ use crate::{
 
 mod buffer;
 mod entry;
+pub mod mappings;
 mod release;
 
 pub use entry::Entry;
@@ -188,6 +189,11 @@ impl Arena {
     /// References on one table.
     pub fn refs(&self, id: TableId) -> Option<u32> {
         self.slots.get(id.0).map(|slot| slot.refs)
+    }
+
+    /// The entries of all tables in a row, by [`TableId`].
+    pub fn entries(&self) -> &[Pte] {
+        &self.memory
     }
 
     /// What went wrong so far.

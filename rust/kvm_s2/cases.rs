@@ -341,7 +341,8 @@ fn resched_after_work(geometry: Geometry) -> Outcome {
         check!(arena.map(Ipa(0), level, first));
         check!(arena.map(Ipa(5 * chunk), Level::LAST, Entry::Leaf));
         let done = arena.destroy(u32::MAX, |_| ());
-        check!(done.chunks == 2 && done.rescheds == want);
+        // Nothing was given up in the chunk that held only a stray.
+        check!(done.chunks == 1 + want && done.rescheds == want);
     }
     Ok(())
 }
