@@ -53,6 +53,15 @@ pub unsafe trait TableOps {
     /// The table at `pa`, or `None` when no memory is there that could hold one.
     fn table(&mut self, pa: PhysAddr) -> Option<Table>;
 
+    /// How many entries of the table that was found last hold a reference, going by its reference
+    /// count: the search for entries ends there. A reference that somebody else holds makes the
+    /// number larger, which is harmless. [`u32::MAX`] looks at all entries, and so finds out when
+    /// the count is too small.
+    #[inline]
+    fn expected(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Gives up a table: drops the references of its `counted` entries and the one that keeps it,
     /// and frees it if nobody holds another. May be put off until [`TableOps::flush`].
     ///

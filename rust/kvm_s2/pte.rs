@@ -65,6 +65,12 @@ impl Pte {
         self.0 & (VALID | TYPE) == VALID | TYPE
     }
 
+    /// Whether the bit that makes a valid entry a table is set.
+    #[inline]
+    pub(crate) const fn has_table_type(self) -> bool {
+        self.0 & TYPE != 0
+    }
+
     /// The address in the entry: `kvm_pte_to_phys()`.
     #[inline]
     pub const fn phys(self, geometry: &Geometry) -> PhysAddr {

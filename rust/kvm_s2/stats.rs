@@ -12,7 +12,7 @@ pub struct Destroyed {
     pub pages: u64,
     /// Tables given up, the root not included.
     pub tables: u64,
-    /// Bytes of tables that were read to find them.
+    /// Bytes of the tables that were visited, the root included.
     pub table_bytes: u64,
     /// Chunks in which something was given up.
     pub chunks: u64,

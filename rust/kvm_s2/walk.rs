@@ -23,7 +23,10 @@ use crate::{
     },
     pte::Pte,
     stats::Destroyed,
-    table::Count, //
+    table::{
+        empty_prefix,
+        Count, //
+    },
 };
 
 /// Levels above the last one, at most.
@@ -43,6 +46,8 @@ struct Frame<'a> {
     /// The next entry to look at.
     next: usize,
     counted: u32,
+    /// No entry holds a reference once so many are counted.
+    expected: u32,
 }
 
 impl Frame<'_> {
@@ -67,31 +72,34 @@ impl Frame<'_> {
         self.next >= self.entries.len()
     }
 
+    /// Goes to the end if all entries that hold a reference have been seen.
+    #[inline]
+    fn skip_rest(&mut self) {
+        if self.counted >= self.expected {
+            self.next = self.entries.len();
+        }
+    }
+
     /// Moves to the next entry that is not empty.
     #[inline]
     fn skip_empty(&mut self) {
-        let rest = self.entries.get(self.next..).unwrap_or(&[]);
-        let empty = rest.iter().take_while(|pte| !pte.is_counted()).count();
-        self.next += empty;
+        self.skip_rest();
+        self.next += empty_prefix(self.entries.get(self.next..).unwrap_or(&[]));
     }
 
     /// Takes leaves up to entry `limit` or to a table, which is taken and returned.
     #[inline]
     fn take(&mut self, limit: usize, leaves: &mut Count) -> Option<Pte> {
         let rest = self.entries.get(self.next..limit).unwrap_or(&[]);
-        for (i, pte) in rest.iter().enumerate() {
-            if pte.is_table_bits() {
-                self.next += i + 1;
-                self.counted += 1;
-                return Some(*pte);
-            }
-            let counted = u32::from(pte.is_counted());
-            self.counted += counted;
-            leaves.counted += counted;
-            leaves.valid += u32::from(pte.is_valid());
+        let taken = leaves.add_leaves(rest);
+        self.next += taken;
+        self.counted += leaves.counted;
+        let table = rest.get(taken).copied();
+        if table.is_some() {
+            self.next += 1;
+            self.counted += 1;
         }
-        self.next += rest.len();
-        None
+        table
     }
 }
 
@@ -199,12 +207,17 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
         };
         let base = self.root_base();
         self.next_root += 1;
-        self.push(Table::new(first), self.geometry.start_level(), base);
+        self.push(
+            Table::new(first),
+            self.geometry.start_level(),
+            base,
+            u32::MAX,
+        );
         true
     }
 
     #[inline]
-    fn push(&mut self, table: Table, level: Level, base: Ipa) {
+    fn push(&mut self, table: Table, level: Level, base: Ipa, expected: u32) {
         let mut frame = Frame {
             table,
             entries: &[],
@@ -212,6 +225,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             base,
             next: 0,
             counted: 0,
+            expected,
         };
         // SAFETY: A table of the unlinked tree has this many entries, is readable until it is
         // passed to `free_table`, which pops the frame first, and nobody writes to it.
@@ -231,13 +245,14 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             self.done.leaked += 1;
             return;
         };
+        let expected = self.ops.expected();
         if !level.is_last() {
-            return self.push(table, level, base);
+            return self.push(table, level, base, expected);
         }
 
         // SAFETY: As in `push`.
         let entries = unsafe { table.entries(self.geometry.granule().ptrs_per_table()) };
-        let count = Count::of(entries);
+        let count = Count::of(entries, expected);
         self.done.table_bytes += core::mem::size_of_val(entries) as u64;
         self.add_leaves(count, level);
         self.done.tables += 1;
@@ -274,6 +289,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             self.enter_root();
             return;
         };
+        frame.skip_rest();
         if frame.is_done() {
             return self.leave();
         }
@@ -285,7 +301,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             Some(child) => frame.take(limit, &mut leaves).map(|pte| (pte, child)),
             None => {
                 // A root of last-level tables.
-                leaves = Count::of(frame.entries);
+                leaves = Count::of(frame.entries, frame.expected);
                 frame.counted = leaves.counted;
                 frame.next = frame.entries.len();
                 None

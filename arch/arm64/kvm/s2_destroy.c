@@ -89,14 +89,21 @@ void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 
 /*
  * The table at @pa, or NULL if no page of the kernel's is there: a corrupt entry
- * must not be followed.
+ * must not be followed. @expected is how many of its entries hold a reference, if
+ * nobody else does; a debug kernel does not trust it and looks at all of them.
  */
-void *kvm_s2_table_va(__u64 pa)
+void *kvm_s2_find_table(__u64 pa, __u32 *expected)
 {
 	unsigned long pfn = PHYS_PFN(pa);
+	struct page *page;
 
-	if (unlikely(!pfn_valid(pfn) || PageReserved(pfn_to_page(pfn))))
+	if (unlikely(!pfn_valid(pfn)))
 		return NULL;
+	page = pfn_to_page(pfn);
+	if (unlikely(PageReserved(page)))
+		return NULL;
+
+	*expected = IS_ENABLED(CONFIG_DEBUG_VM) ? U32_MAX : page_ref_count(page) - 1;
 	return __va(pa);
 }
 
@@ -182,9 +189,10 @@ void kvm_s2_free_root(void *root, size_t size)
 	free_pages_exact(root, size);
 }
 
-void kvm_s2_resched(void)
+/* Return: whether somebody else ran. */
+bool kvm_s2_resched(void)
 {
-	cond_resched();
+	return cond_resched();
 }
 
 /* Under an instruction-counting emulator a nanosecond is an instruction. */

@@ -14,7 +14,7 @@
  * @leaves:		Counted entries that were no tables; under pKVM, mappings.
  * @pages:		Pages that those leaves mapped.
  * @tables:		Tables given up, the root not included.
- * @table_bytes:	Bytes of tables read.
+ * @table_bytes:	Bytes of the tables that were visited, the root included.
  * @chunks:		Chunks in which something was given up.
  * @rescheds:		Times the scheduler was let in.
  * @leaked:		Tables or pages left behind for safety.
@@ -122,11 +122,11 @@ void kvm_s2_destroy_mappings(const struct kvm_s2_mappings *mappings,
 /* C, for Rust. */
 #define KVM_S2_BATCH	31
 
-void *kvm_s2_table_va(__u64 pa);
+void *kvm_s2_find_table(__u64 pa, __u32 *expected);
 __u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr);
 bool kvm_s2_put_root_entries(void *table, __u32 counted);
 void kvm_s2_free_root(void *root, size_t size);
-void kvm_s2_resched(void);
+bool kvm_s2_resched(void);
 __u64 kvm_s2_clock(void);
 
 __u64 kvm_s2_pkvm_release(void *kvm, const struct kvm_s2_mapping *first, __u64 gfn,

@@ -82,6 +82,7 @@ impl<T> Batch<T> {
 struct KernelTables {
     batch: Batch<c_void>,
     page_size: usize,
+    expected: u32,
     leaked: u64,
     atomics: u64,
 }
@@ -103,15 +104,20 @@ impl KernelTables {
     }
 }
 
-// SAFETY: `kvm_s2_table_va` returns pages of RAM in the linear map, which stay there until
+// SAFETY: `kvm_s2_find_table` returns pages of RAM in the linear map, which stay there until
 // `kvm_s2_put_tables` has dropped the reference that the unlinked tree holds on them. Nobody
 // writes to an unlinked tree.
 unsafe impl TableOps for KernelTables {
     #[inline]
     fn table(&mut self, pa: PhysAddr) -> Option<Table> {
         // SAFETY: The function takes any address.
-        let va = unsafe { bindings::kvm_s2_table_va(pa.0) };
+        let va = unsafe { bindings::kvm_s2_find_table(pa.0, &mut self.expected) };
         NonNull::new(va.cast::<Pte>()).map(Table::new)
+    }
+
+    #[inline]
+    fn expected(&self) -> u32 {
+        self.expected
     }
 
     #[inline]
@@ -281,8 +287,9 @@ impl Stretch {
     fn resched(&mut self) {
         self.lap();
         // SAFETY: A destroy runs where it may sleep, with no lock held.
-        unsafe { bindings::kvm_s2_resched() };
-        self.since = clock();
+        if unsafe { bindings::kvm_s2_resched() } {
+            self.since = clock();
+        }
     }
 }
 
@@ -335,6 +342,7 @@ pub unsafe extern "C" fn kvm_s2_destroy_tables(
     let ops = KernelTables {
         batch: Batch::new(),
         page_size: 1 << tables.page_shift,
+        expected: 0,
         leaked: 0,
         atomics: 0,
     };
