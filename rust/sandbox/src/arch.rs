@@ -6,14 +6,20 @@
 //! instructions, the interrupt controller, how a vCPU starts, how a kernel is
 //! placed, and how the state of vCPUs and VM is saved and restored.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+mod load;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+#[cfg(target_arch = "aarch64")]
+pub use aarch64::*;
+pub use load::LoadError;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("sandbox knows x86-64");
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("sandbox knows x86-64 and arm64");
 
 /// Where a vCPU begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

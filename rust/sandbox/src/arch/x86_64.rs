@@ -15,7 +15,7 @@ use vm_memory::GuestMemoryMmap;
 
 use super::{DeviceSlot, Start};
 
-pub use linux::{load_linux, LoadError};
+pub use linux::load_linux;
 pub use state::{restore_vcpu, restore_vm, save_vcpu, save_vm, VcpuState, VmState};
 
 /// First byte of RAM.

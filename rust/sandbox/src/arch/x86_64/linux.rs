@@ -2,16 +2,16 @@
 
 //! Places a Linux kernel and what it wants to know in x86-64 guest memory.
 
-use std::fs::File;
-use std::path::PathBuf;
+use std::path::Path;
 
 use linux_loader::cmdline::Cmdline;
 use linux_loader::configurator::linux::LinuxBootConfigurator;
 use linux_loader::configurator::{BootConfigurator, BootParams};
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
 use linux_loader::loader::{load_cmdline, BzImage, Elf, KernelLoader, KernelLoaderResult};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use super::super::load::{self, LoadError};
 use super::{mptable, DeviceSlot, Start};
 use crate::config::{PayloadConfig, PAGE};
 
@@ -24,42 +24,6 @@ const LOW_RAM_END: u64 = 0x9_fc00;
 /// Offset of the 64-bit entry in a bzImage's protected-mode part.
 const ENTRY_64: u64 = 0x200;
 const E820_RAM: u32 = 1;
-
-/// A kernel could not be placed.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// A file could not be opened or read.
-    #[error("cannot read {path:?}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The host's answer.
-        source: std::io::Error,
-    },
-    /// No loader knows the image.
-    #[error("{path:?} is neither a bzImage nor an ELF kernel that fits in guest memory: {reason}")]
-    NotBootable {
-        /// The image.
-        path: PathBuf,
-        /// The loader's answer.
-        reason: linux_loader::loader::Error,
-    },
-    /// The command line is too long or holds characters it may not.
-    #[error("kernel command line: {0}")]
-    Cmdline(#[from] linux_loader::cmdline::Error),
-    /// The command line could not be written.
-    #[error("kernel command line: {0}")]
-    WriteCmdline(#[from] linux_loader::loader::Error),
-    /// Guest memory has no room for the initial RAM disk.
-    #[error("initial RAM disk of {0} bytes does not fit in guest memory")]
-    InitrdSize(u64),
-    /// Guest memory could not be written.
-    #[error("guest memory: {0}")]
-    Memory(#[from] vm_memory::GuestMemoryError),
-    /// Boot parameters could not be written.
-    #[error("boot parameters: {0}")]
-    Parameters(#[from] linux_loader::configurator::Error),
-}
 
 /// Places kernel, initial RAM disk, command line and boot parameters.
 pub fn load_linux(
@@ -81,9 +45,11 @@ pub fn load_linux(
     params.hdr.cmdline_size = write_cmdline(memory, payload, devices)?;
     params.hdr.kernel_alignment = params.hdr.kernel_alignment.max(0x20_0000);
     if let Some(path) = &payload.initramfs {
-        let (address, size) = load_initrd(memory, path)?;
-        params.hdr.ramdisk_image = address;
-        params.hdr.ramdisk_size = size;
+        let low_end = memory.iter().next().map_or(0, |region| region.len());
+        let disk = load::initrd(memory, path, HIGH_RAM..low_end)?;
+        // Low memory ends below 4 GiB, so both fit.
+        params.hdr.ramdisk_image = disk.start as u32;
+        params.hdr.ramdisk_size = (disk.end - disk.start) as u32;
     }
     add_memory_map(&mut params, memory);
     mptable::write(memory, vcpus)?;
@@ -95,26 +61,19 @@ pub fn load_linux(
     })
 }
 
-fn open(path: &PathBuf) -> Result<File, LoadError> {
-    File::open(path).map_err(|source| LoadError::File {
-        path: path.clone(),
-        source,
-    })
-}
-
 fn load_kernel(
     memory: &GuestMemoryMmap,
-    path: &PathBuf,
+    path: &Path,
 ) -> Result<(KernelLoaderResult, u64), LoadError> {
     let high = Some(GuestAddress(HIGH_RAM));
-    let mut file = open(path)?;
+    let mut file = load::open(path)?;
     if let Ok(kernel) = Elf::load(memory, None, &mut file, high) {
         let entry = kernel.kernel_load.0;
         return Ok((kernel, entry));
     }
     let kernel =
         BzImage::load(memory, None, &mut file, high).map_err(|reason| LoadError::NotBootable {
-            path: path.clone(),
+            path: path.to_owned(),
             reason,
         })?;
     let entry = kernel.kernel_load.0 + ENTRY_64;
@@ -135,23 +94,6 @@ fn write_cmdline(
     }
     load_cmdline(memory, GuestAddress(CMDLINE), &cmdline)?;
     Ok(CMDLINE_ROOM as u32)
-}
-
-/// Places the RAM disk as high as low memory allows, away from the kernel.
-fn load_initrd(memory: &GuestMemoryMmap, path: &PathBuf) -> Result<(u32, u32), LoadError> {
-    let bytes = std::fs::read(path).map_err(|source| LoadError::File {
-        path: path.clone(),
-        source,
-    })?;
-    let size = bytes.len() as u64;
-    let low_end = memory.iter().next().map_or(0, |region| region.len());
-    let address = low_end
-        .checked_sub(size.next_multiple_of(PAGE))
-        .filter(|&address| address > HIGH_RAM)
-        .ok_or(LoadError::InitrdSize(size))?;
-    memory.write_slice(&bytes, GuestAddress(address))?;
-    // Low memory ends below 4 GiB, so both fit.
-    Ok((address as u32, size as u32))
 }
 
 fn add_memory_map(params: &mut boot_params, memory: &GuestMemoryMmap) {
