@@ -13,7 +13,7 @@ METRICS=(destroy_insns insns_per_page close_insns unmap_insns destroy_ns close_n
 
 # Lines of: case size IPA-bits backing order guest. Backing "kernel" is a table
 # without a guest, built by the bench module: as large as one likes, and for
-# "sparse" one page in every 512 GiB.
+# "sparse" one page in every 512 GiB of what fits above the start of RAM.
 ordinary_cases() {
 	local guest=256M large='16G 128G' size
 	((!quick)) || { guest=64M; large=8G; }
@@ -28,7 +28,7 @@ ordinary_cases() {
 		dense-2m  256M  40  hugetlb  close-first  normal
 		dense-4k  1G    40  kernel   close-first  none
 		dense-2m  128G  40  kernel   close-first  none
-		sparse    256T  48  kernel   close-first  none
+		sparse    255T  48  kernel   close-first  none
 	END
 	for size in $large; do echo dense-4k "$size" 40 kernel close-first none; done
 }
