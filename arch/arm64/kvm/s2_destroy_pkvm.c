@@ -29,7 +29,7 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
 
 /* Most pages in one call, so that EL2 is left again within 50,000 instructions. */
 #define KVM_S2_RUN_SHARED	512
-#define KVM_S2_RUN_PROTECTED	64	/* each page is cleared */
+#define KVM_S2_RUN_PROTECTED	24	/* each page is cleared */
 
 static bool kvm_s2_use_runs(void)
 {

@@ -41,12 +41,12 @@ static kvm_pte_t **dying_slot(struct dying_path *path, s8 level)
 	return &path->ptep[level - KVM_PGTABLE_FIRST_LEVEL];
 }
 
-/* Find the leaf entry for @ipa, which lies in the VM's address space. */
-static kvm_pte_t *dying_find(struct pkvm_hyp_vm *vm, struct dying_path *path, u64 ipa)
+/* Find the leaf entry for @addr, which lies in the table's address space. */
+static kvm_pte_t *dying_find(struct kvm_pgtable *pgt, struct dying_path *path, u64 addr)
 {
-	s8 level = vm->pgt.start_level;
+	s8 level = pgt->start_level;
 	/* Concatenated root tables are one array. */
-	kvm_pte_t *ptep = (kvm_pte_t *)vm->pgt.pgd + (ipa >> kvm_granule_shift(level));
+	kvm_pte_t *ptep = (kvm_pte_t *)pgt->pgd + (addr >> kvm_granule_shift(level));
 
 	for (;;) {
 		kvm_pte_t pte = READ_ONCE(*ptep);
@@ -59,8 +59,14 @@ static kvm_pte_t *dying_find(struct pkvm_hyp_vm *vm, struct dying_path *path, u6
 
 		level++;
 		ptep = (kvm_pte_t *)hyp_phys_to_virt(kvm_pte_to_phys(pte)) +
-		       ((ipa >> kvm_granule_shift(level)) & (PTRS_PER_PTE - 1));
+		       ((addr >> kvm_granule_shift(level)) & (PTRS_PER_PTE - 1));
 	}
+}
+
+/* Entries from @ptep to the end of its table. */
+static u64 dying_to_end(const kvm_pte_t *ptep)
+{
+	return PTRS_PER_PTE - offset_in_page(ptep) / sizeof(*ptep);
 }
 
 /*
@@ -162,19 +168,68 @@ static u64 dying_unshare(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pt
 	return done;
 }
 
-/* Clear a page that the host has not seen the contents of. */
-static void dying_clear_page(phys_addr_t phys)
-{
-	void *va = hyp_fixmap_map(phys);
+/* A block of host memory that EL2 has mapped to clear pages in it. */
+struct dying_window {
+	phys_addr_t base;
+	void *va;
+};
 
-	memset(va, 0, PAGE_SIZE);
+/* Whether all of the block is memory that the host may map: speculation reaches it too. */
+static bool dying_block_is_memory(phys_addr_t base)
+{
+	unsigned int i;
+
+	for (i = 0; i < hyp_memblock_nr; i++) {
+		const struct memblock_region *reg = &hyp_memory[i];
+
+		if (base >= reg->base && base + PMD_SIZE <= reg->base + reg->size)
+			return !(reg->flags & MEMBLOCK_NOMAP);
+	}
+	return false;
+}
+
+static void dying_close_window(struct dying_window *window)
+{
+	if (window->va)
+		hyp_fixblock_unmap();
+	window->va = NULL;
+}
+
+/* Map the block that @phys is in. Return: whether it can be. */
+static bool dying_open_window(struct dying_window *window, phys_addr_t phys)
+{
+	phys_addr_t base = ALIGN_DOWN(phys, PMD_SIZE);
+	size_t size;
+
+	if (window->va && window->base == base)
+		return true;
+
+	dying_close_window(window);
+	if (!dying_block_is_memory(base))
+		return false;
+
+	window->base = base;
+	window->va = hyp_fixblock_map(base, &size);
+	if (size != PMD_SIZE)	/* 64K pages have no block to map with */
+		dying_close_window(window);
+	return window->va;
+}
+
+/* Clear a page that the host must not see the contents of. */
+static void dying_clear_page(struct dying_window *window, phys_addr_t phys)
+{
+	bool open = dying_open_window(window, phys);
+	void *va = open ? window->va + (phys - window->base) : hyp_fixmap_map(phys);
+
+	clear_page(va);
 	/* To the point of coherency even with FWB: the host's own mapping may be uncached. */
 	kvm_flush_dcache_to_poc(va, PAGE_SIZE);
-	hyp_fixmap_unmap();
+	if (!open)
+		hyp_fixmap_unmap();
 }
 
 /* Whether the page of a guest's last-level entry can go back to the host; clears it first. */
-static bool dying_prepare(kvm_pte_t pte)
+static bool dying_prepare(struct dying_window *window, kvm_pte_t pte)
 {
 	phys_addr_t phys = kvm_pte_to_phys(pte);
 	struct hyp_page *page = hyp_phys_to_page(phys);
@@ -186,7 +241,7 @@ static bool dying_prepare(kvm_pte_t pte)
 	case PKVM_PAGE_OWNED:
 		if (get_host_state(page) != PKVM_NOPAGE)
 			return false;
-		dying_clear_page(phys);
+		dying_clear_page(window, phys);
 		return true;
 	case PKVM_PAGE_SHARED_OWNED:
 		return get_host_state(page) == PKVM_PAGE_SHARED_BORROWED;
@@ -202,38 +257,75 @@ static bool dying_is_poisoned(kvm_pte_t pte)
 	       FIELD_GET(KVM_INVALID_PTE_TYPE_MASK, pte) == KVM_GUEST_INVALID_PTE_TYPE_POISONED;
 }
 
+/*
+ * Let the host own @nr pages in a row, cleared before. The first one goes the usual
+ * way. In the host's table its neighbours are marks of the guest's ownership like
+ * it was, so they become what it became: nothing was valid, so that there is nothing
+ * to invalidate, and a mark holds a reference on its table as a mapping does.
+ *
+ * Return: how many, 0 if the first one failed.
+ */
+static u64 dying_give_to_host(phys_addr_t phys, u64 nr)
+{
+	struct dying_path path;
+	kvm_pte_t *ptep, attr;
+	u64 done;
+
+	if (host_stage2_set_owner_locked(phys, PAGE_SIZE, PKVM_ID_HOST))
+		return 0;
+
+	ptep = dying_find(&host_mmu.pgt, &path, phys);
+	if (path.level != KVM_PGTABLE_LAST_LEVEL)
+		return 1;
+
+	attr = *ptep & ~kvm_phys_to_pte(phys);
+	nr = min(nr, dying_to_end(ptep));
+	for (done = 1; done < nr; done++) {
+		phys += PAGE_SIZE;
+		if (!ptep[done] || kvm_pte_valid(ptep[done]))
+			break;
+		WRITE_ONCE(ptep[done], kvm_phys_to_pte(phys) | attr);
+		set_host_state(hyp_phys_to_page(phys), PKVM_PAGE_OWNED);
+	}
+	dsb(ishst);
+	return done;
+}
+
 /* Return: the number of last-level entries, from @ptep on, whose pages the host owns again. */
-static u64 dying_reclaim_ptes(kvm_pte_t *ptep, u64 nr, u16 *cleared)
+static u64 dying_reclaim_ptes(struct dying_window *window, kvm_pte_t *ptep, u64 nr,
+			      u16 *cleared)
 {
 	u64 done = 0;
 
 	while (done < nr) {
-		kvm_pte_t pte = READ_ONCE(ptep[done]);
+		phys_addr_t phys = kvm_pte_to_phys(READ_ONCE(ptep[done]));
 		u64 run = 0;
 
-		if (dying_is_poisoned(pte)) {
+		if (dying_is_poisoned(ptep[done])) {
 			done++;
 			continue;
 		}
 
-		/* Neighbours in host memory too: one change of the host's stage-2. */
+		/* Neighbours in host memory too, so that they go together. */
 		while (done + run < nr &&
-		       kvm_pte_to_phys(ptep[done + run]) ==
-		       kvm_pte_to_phys(pte) + (run << PAGE_SHIFT) &&
-		       dying_prepare(ptep[done + run]))
+		       kvm_pte_to_phys(ptep[done + run]) == phys + (run << PAGE_SHIFT) &&
+		       dying_prepare(window, ptep[done + run]))
 			run++;
-		if (!run || host_stage2_set_owner_locked(kvm_pte_to_phys(pte), run << PAGE_SHIFT,
-							 PKVM_ID_HOST))
+		if (run)
+			run = dying_give_to_host(phys, run);
+		if (!run)
 			break;
 
-		for (; run; run--, done++, (*cleared)++)
-			WRITE_ONCE(ptep[done], 0);
+		*cleared += run;
+		while (run--)
+			WRITE_ONCE(ptep[done++], 0);
 	}
 	return done;
 }
 
 static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pte_t *ptep, u64 nr)
 {
+	struct dying_window window = {};
 	u16 cleared = 0;
 	u64 done;
 
@@ -241,7 +333,8 @@ static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pt
 	if (path->level != KVM_PGTABLE_LAST_LEVEL)
 		return 0;
 
-	done = dying_reclaim_ptes(ptep, nr, &cleared);
+	done = dying_reclaim_ptes(&window, ptep, nr, &cleared);
+	dying_close_window(&window);
 	dying_put_entries(vm, path, cleared);
 	return done;
 }
@@ -253,15 +346,11 @@ static u64 dying_release_run(struct pkvm_hyp_vm *vm, u64 gfn, u64 nr)
 	while (done < nr) {
 		u64 ipa = hyp_pfn_to_phys(gfn + done);
 		struct dying_path path;
-		kvm_pte_t *ptep = dying_find(vm, &path, ipa);
-		/* To the end of the table at most. */
-		u64 left = PTRS_PER_PTE - offset_in_page(ptep) / sizeof(*ptep);
-		u64 ret;
+		kvm_pte_t *ptep = dying_find(&vm->pgt, &path, ipa);
+		u64 left = nr - done, ret;
 
 		if (path.level == KVM_PGTABLE_LAST_LEVEL)
-			left = min(left, nr - done);
-		else
-			left = nr - done;
+			left = min(left, dying_to_end(ptep));
 
 		if (pkvm_hyp_vm_is_protected(vm))
 			ret = dying_reclaim(vm, &path, ptep, left);

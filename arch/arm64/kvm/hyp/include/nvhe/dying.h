@@ -4,7 +4,9 @@
 
 #include <asm/kvm_host.h>
 #include <asm/kvm_hyp.h>
+#include <asm/kvm_pgtable.h>
 
+#include <nvhe/memory.h>
 #include <nvhe/pkvm.h>
 
 /* No vCPU of the VM can be loaded any more: what TLBs hold of it can go. */
@@ -12,6 +14,25 @@ static inline void pkvm_flush_dying_vm(struct pkvm_hyp_vm *vm)
 {
 	if (IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS))
 		__kvm_tlb_flush_vmid(&vm->kvm.arch.mmu);
+}
+
+/*
+ * Free the stage-2 of a VM for good. If its root is empty already, there is no need
+ * to look for what hangs there in the whole of the address space.
+ */
+static inline void pkvm_destroy_dying_stage2(struct kvm_pgtable *pgt)
+{
+	size_t size = kvm_pgtable_stage2_pgd_size(pgt->mmu->vtcr);
+	void *root = (void *)pgt->pgd;
+	size_t offset;
+
+	for (offset = 0; offset < size; offset += PAGE_SIZE) {
+		if (hyp_page_count(root + offset) != 1) {
+			kvm_pgtable_stage2_destroy(pgt);
+			return;
+		}
+	}
+	kvm_pgtable_stage2_destroy_pgd(pgt);
 }
 
 /* For the table of hypercalls; without the option they are not there. */
