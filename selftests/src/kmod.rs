@@ -68,8 +68,8 @@ pub fn parameters(spec: &Spec, ipa_bits: u32) -> String {
 ///
 /// # Errors
 ///
-/// [`Stop::Skip`] when this user may not load modules, or the kernel is not the
-/// one it was built for; [`Stop::Fail`] when its work failed.
+/// [`Stop::Skip`] when this user may not load modules, the kernel is not the one
+/// it was built for, or the host is a protected one; [`Stop::Fail`] when its work failed.
 pub fn run(path: &Path, parameters: &str) -> Result<()> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(Stop::missing(&name))?;
@@ -87,6 +87,9 @@ pub fn run(path: &Path, parameters: &str) -> Result<()> {
     match (rc, error.raw_os_error()) {
         (0, _) => Err(Stop::Fail(format!("{name} stayed loaded; rmmod it"))),
         (_, Some(libc::EAGAIN)) => Ok(()),
+        (_, Some(libc::EOPNOTSUPP)) => Err(Stop::Skip(
+            "a protected host keeps stage-2 tables at EL2; the module builds them at EL1".into(),
+        )),
         (_, Some(libc::EPERM | libc::ENOEXEC)) => Err(Stop::missing(&name)(error)),
         _ => Err(Stop::failed(&name)(error)),
     }

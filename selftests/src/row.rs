@@ -72,12 +72,17 @@ impl Row {
             _ => spec.pages(),
         };
         let destroy_insns = insns(destroy.figure("ns"));
-        let per_page = |n| (pages > 0).then(|| hundredths(n as f64 / pages as f64));
+        // Unmapped first, the pages were gone when the destroy began.
+        let there = pages > 0 && spec.order != Order::UnmapFirst;
+        let per_page = |n| there.then(|| hundredths(n as f64 / pages as f64));
         Row {
             mode,
             r#impl: destroy.word("impl").unwrap_or("c").into(),
             case: spec.case,
-            size_bytes: spec.size,
+            size_bytes: match (spec.backing, spec.case) {
+                (Backing::Kernel, Case::Sparse) => 1 << ipa_bits,
+                _ => spec.size,
+            },
             ipa_bits,
             pages,
             destroy_insns,
@@ -147,8 +152,8 @@ fn grouped(n: u64) -> String {
 mod tests {
     use super::*;
 
-    fn row(unit: Unit, figures: &str) -> Row {
-        let spec = Spec {
+    fn spec() -> Spec {
+        Spec {
             case: Case::OneMib,
             size: 1 << 20,
             ipa: None,
@@ -156,13 +161,16 @@ mod tests {
             order: Order::CloseFirst,
             guest: Guest::Normal,
             vcpus: 1,
-        };
+        }
+    }
+
+    fn row(unit: Unit, figures: &str) -> Row {
         let ticks = Ticks {
             close: Some(50_900_000),
             unmap: Some(1000),
         };
         Row::new(
-            &spec,
+            &spec(),
             (Mode::Nvhe, 48),
             unit,
             ticks,
@@ -215,6 +223,16 @@ mod tests {
         assert_eq!((insns.close_ns, insns.destroy_insns), (None, Some(512)));
         assert_eq!(insns.insns_per_page, Some(2.0));
         assert_eq!(insns.r#impl, "rust");
+    }
+
+    #[test]
+    fn pages_that_were_gone_are_not_shared_out() {
+        let mut spec = spec();
+        spec.order = Order::UnmapFirst;
+        let destroy = Destroy::parse("ns 512\n");
+        let host = (Mode::Vhe, 48);
+        let row = Row::new(&spec, host, Unit::Instructions, Ticks::default(), &destroy);
+        assert_eq!((row.destroy_insns, row.insns_per_page), (Some(512), None));
     }
 
     #[test]

@@ -200,7 +200,9 @@ impl Spec {
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", word(self.case))?;
-        if self.case != Case::Empty {
+        // In the kernel a sparse table spans all of the address space.
+        let spans_all = self.case == Case::Sparse && self.backing == Backing::Kernel;
+        if self.case != Case::Empty && !spans_all {
             write!(f, " {}", size::format(self.size))?;
         }
         if let Some(bits) = self.ipa {
