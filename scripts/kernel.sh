@@ -104,14 +104,21 @@ seed() {
 }
 
 configure() {
-	local missing
+	local missing asked=$build/.asked
 	mkdir -p "$build"
-	fragments > "$build/.fragment"
-	kbuild "$src" "$build" -s KCONFIG_ALLCONFIG="$build/.fragment" allnoconfig > "$log" 2>&1 ||
+	fragments > "$asked.new"
+	# A configuration takes seconds to make, and most runs change no option.
+	if cmp -s "$asked.new" "$asked" && ! [[ $src/arch/arm64/kvm/Kconfig -nt $asked ||
+		$src/arch/arm64/kvm/kvm_s2/Kconfig -nt $asked ]]; then
+		: > "$log"
+		return
+	fi
+	kbuild "$src" "$build" -s KCONFIG_ALLCONFIG="$asked.new" allnoconfig > "$log" 2>&1 ||
 		{ tail -n 20 "$log" >&2; die "configuring failed; all of it is in $log"; }
 	missing=$(not_taken)
 	[[ -z $missing ]] ||
 		die "Linux $kernel does not take these options as asked: ${missing//$'\n'/ }"
+	mv "$asked.new" "$asked"
 }
 
 # Shows how far the running make, PID $1, is: a line that renews itself on a
