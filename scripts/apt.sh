@@ -9,6 +9,21 @@ APT_ROOT=$CACHE/apt
 BACKPORTS=trixie-backports      # where the newest kernel sources are, for 12 and 13
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
+as_root() {
+	if ((EUID == 0)); then
+		"$@"
+	elif command -v sudo >/dev/null; then
+		sudo "$@"
+	else
+		die "needs root for '$*'; run it as root, or install sudo"
+	fi
+}
+
+update_lists() {
+	as_root apt-get -qq update >&2 ||
+		die "apt-get update failed; check the network and apt's sources, then run this again"
+}
+
 # Runs an apt tool in that root. -c is read last: it overrides the machine's own.
 private_apt() {
 	local tool=$1
@@ -61,6 +76,8 @@ private_apt_update() {
 	mkdir -p "$APT_ROOT"/state/lists/partial "$APT_ROOT"/cache/archives/partial
 	: > "$APT_ROOT/state/status"
 	write_apt_conf
+	# Small images come without lists, and then nothing is known.
+	[[ -n $(private_sources "$1") ]] || update_lists
 	private_sources "$1" > "$APT_ROOT/sources.list"
 	grep -q " $1 main" "$APT_ROOT/sources.list" ||
 		die "apt knows no Debian $1 archive; check /etc/apt/sources.list*"

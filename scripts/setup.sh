@@ -48,16 +48,6 @@ while (($#)); do
 	shift
 done
 
-as_root() {
-	if ((EUID == 0)); then
-		"$@"
-	elif command -v sudo >/dev/null; then
-		sudo "$@"
-	else
-		die "needs root for '$*'; run it as root, or install sudo"
-	fi
-}
-
 check_system() {
 	local hint="supported are Debian 12 (bookworm) and 13 (trixie) on amd64"
 	[[ -r /etc/os-release ]] || die "no /etc/os-release; $hint"
@@ -106,8 +96,7 @@ install_packages() {
 	mapfile -t names < <(cut -d' ' -f1 <<< "$1")
 	say "installing ${#names[@]} packages; what for:"
 	awk '{ why[$2] = why[$2] " " $1 } END { for (w in why) printf "  %-22s%s\n", w, why[w] }' <<< "$1" | sort >&2
-	as_root apt-get -qq update ||
-		die "apt-get update failed; check the network and apt's sources, then run this again"
+	update_lists
 	# shellcheck disable=SC2086  # empty means no option
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y $remove \
 		--no-install-recommends install "${names[@]}" >&2 ||

@@ -13,7 +13,8 @@ unpack_source() {
 	local series=$1 dir=$2 deb
 	need_space 4
 	say "fetching linux-source-$series"
-	deb=$(fetch_package "linux-source-$series" "$CACHE/src") || return
+	deb=$(fetch_package "linux-source-$series" "$CACHE/src") ||
+		die "apt could not download linux-source-$series; check the network and run this again"
 	say "unpacking $(basename "$deb")"
 	rm -rf "$dir.part"
 	mkdir -p "$dir.part"
