@@ -84,6 +84,10 @@ pub struct Arena {
     /// Tables in use: the slots from here on are free.
     used: usize,
     unlinked: bool,
+    /// Whether [`TableOps::expected`](crate::TableOps::expected) goes by the counts.
+    trusted: bool,
+    /// The table that was found last.
+    found: Option<TableId>,
     faults: Faults,
     lost: u64,
     leaked: u64,
@@ -108,6 +112,8 @@ impl Arena {
             slots: buffer::filled(slot, nr)?,
             used: roots,
             unlinked: false,
+            trusted: false,
+            found: None,
             faults: Faults::default(),
             lost: 0,
             leaked: 0,
@@ -167,6 +173,11 @@ impl Arena {
         if let Some(slot) = self.slots.get_mut(id.0) {
             slot.refs = slot.refs.saturating_sub(1);
         }
+    }
+
+    /// Lets the destroy know the reference counts, so that it can stop where they say.
+    pub fn trust_counts(&mut self) {
+        self.trusted = true;
     }
 
     /// The tables in use or used up, the root included.

@@ -40,6 +40,7 @@ macro_rules! check {
     };
 }
 
+mod counts;
 mod mappings;
 
 const LEVELS: [i8; 5] = [-1, 0, 1, 2, 3];
@@ -211,55 +212,6 @@ fn concatenated_root(geometry: Geometry) -> Outcome {
     Ok(())
 }
 
-/// Everything below a reference that somebody else holds is freed, and the table with it: when the
-/// holder is done, be it after the destroy or during it.
-fn held_table(geometry: Geometry) -> Outcome {
-    for level in levels(&geometry) {
-        for during in [false, true] {
-            let mut arena = build(geometry, 16)?;
-            check!(arena.map(Ipa(0), Level::LAST, Entry::Leaf));
-            check!(arena.map(top_page(&geometry), Level::LAST, Entry::Leaf));
-            let held = arena.table_at(Ipa(0), level).ok_or(line!())?;
-            arena.hold(held);
-
-            let mut holders = 1;
-            let done = arena.destroy(1, |arena| {
-                if during && holders > 0 {
-                    arena.release(held);
-                    holders -= 1;
-                }
-            });
-            check!(done.leaked == 0 && done.leaves == 2);
-            if holders > 0 {
-                check!(arena.life(held) == Some(Life::Held));
-                check!(arena.count(Life::Freed) == arena.nr_tables() - 1);
-                arena.release(held);
-            }
-            check!(arena.is_clean());
-        }
-    }
-    Ok(())
-}
-
-/// A table with fewer references than entries is left alone, once, and nothing else is.
-fn short_count(geometry: Geometry) -> Outcome {
-    for level in levels(&geometry) {
-        for budget in BUDGETS {
-            let mut arena = build(geometry, 16)?;
-            check!(arena.map(Ipa(0), Level::LAST, Entry::Leaf));
-            check!(arena.map(top_page(&geometry), Level::LAST, Entry::Leaf));
-            let short = arena.table_at(Ipa(0), level).ok_or(line!())?;
-            arena.steal(short);
-
-            let done = destroy(&mut arena, budget, 2, 2)?;
-            check!(done.leaked == 1);
-            check!(arena.life(short) == Some(Life::Leaked));
-            check!(arena.count(Life::Freed) == arena.nr_tables() - 1);
-        }
-    }
-    Ok(())
-}
-
 /// An entry that leads out of memory costs what hangs there, which is reported, and no more.
 fn stray_entry(geometry: Geometry) -> Outcome {
     for level in levels(&geometry).filter(|level| !level.is_last()) {
@@ -416,16 +368,6 @@ mod tests {
     #[test]
     fn concatenated_root_is_visited_whole() {
         assert_eq!(every_shape(concatenated_root), Ok(()));
-    }
-
-    #[test]
-    fn held_table_neither_leaks_nor_goes_early() {
-        assert_eq!(every_shape(held_table), Ok(()));
-    }
-
-    #[test]
-    fn short_count_is_leaked_and_reported() {
-        assert_eq!(every_shape(short_count), Ok(()));
     }
 
     #[test]

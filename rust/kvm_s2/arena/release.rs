@@ -66,12 +66,21 @@ unsafe impl TableOps for &mut Arena {
         match self.slots.get_mut(id.0) {
             Some(slot) if slot.life == Life::Live && !slot.visited && !root => {
                 slot.visited = true;
+                self.found = Some(id);
                 Some(self.table_ptr(id))
             }
             _ => {
                 self.faults.revisited += 1;
                 None
             }
+        }
+    }
+
+    fn expected(&self) -> u32 {
+        let refs = self.found.and_then(|id| self.refs(id));
+        match refs {
+            Some(refs) if self.trusted => refs.saturating_sub(1),
+            _ => u32::MAX,
         }
     }
 

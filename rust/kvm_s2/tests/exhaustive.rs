@@ -82,6 +82,7 @@ fn check_all(trees: &[Choice], touches: &[Option<(usize, Touch)>], budgets: &[u3
                     steps: steps.clone(),
                     touches: touch.iter().copied().collect(),
                     budget,
+                    trust: budget == 1,
                 };
                 plan.check();
             }

@@ -84,12 +84,14 @@ fn plan() -> impl Strategy<Value = Plan> {
         let touch = select(vec![Touch::Hold, Touch::Pass, Touch::Steal]);
         let budget = prop_oneof![0u32..6, Just(u32::MAX)];
         let touches = vec((any::<usize>(), touch), 0..4);
-        (vec(step(geometry), 0..24), touches, budget).prop_map(move |(steps, touches, budget)| {
+        let steps = vec(step(geometry), 0..24);
+        (steps, touches, budget, any::<bool>()).prop_map(move |(steps, touches, budget, trust)| {
             Plan {
                 geometry,
                 steps,
                 touches,
                 budget,
+                trust,
             }
         })
     })

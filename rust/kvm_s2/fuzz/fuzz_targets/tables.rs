@@ -105,6 +105,7 @@ fn plan(u: &mut Unstructured<'_>) -> Result<Plan> {
         6 => u32::MAX,
         small => small,
     };
+    let trust = u.arbitrary()?;
     let mut touches = Vec::new();
     for _ in 0..u.int_in_range(0..=3)? {
         touches.push((u.arbitrary::<u8>()?.into(), *u.choose(&TOUCHES)?));
@@ -120,6 +121,7 @@ fn plan(u: &mut Unstructured<'_>) -> Result<Plan> {
         steps,
         touches,
         budget,
+        trust,
     })
 }
 
