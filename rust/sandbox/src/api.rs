@@ -12,7 +12,7 @@ mod service;
 
 pub use client::{Client, ClientError};
 pub use error::ApiError;
-pub use http::{serve, ServeError};
+pub use http::{bind, serve, ServeError};
 pub use model::{
     CountersReply, InfoReply, PauseReply, PauseRequest, RestoreRequest, SnapshotRequest, VmStatus,
 };

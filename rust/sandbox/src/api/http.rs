@@ -61,20 +61,24 @@ fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
+/// Binds the control socket. Clients that connect are served once [`serve`] runs;
+/// doing this first keeps a second process from touching what the first one has.
+pub fn bind(path: &Path) -> Result<BoundSocket, ServeError> {
+    BoundSocket::bind(path).map_err(|source| ServeError::Bind {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// Serves requests until `end` is over or `vmm.shutdown` is asked for.
 ///
 /// Every operation runs to its end on a thread of its own, whether or not the
 /// client is still there to hear of it.
-pub fn serve<F>(path: &Path, service: Arc<Service>, end: F) -> Result<(), ServeError>
+pub fn serve<F>(socket: &BoundSocket, service: Arc<Service>, end: F) -> Result<(), ServeError>
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let bind = |source| ServeError::Bind {
-        path: path.to_owned(),
-        source,
-    };
-    let socket = BoundSocket::bind(path).map_err(bind)?;
-    let listener = socket.listener().try_clone().map_err(bind)?;
+    let listener = socket.listener().try_clone().map_err(ServeError::Serve)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

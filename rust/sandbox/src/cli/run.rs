@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use sandbox::api::{serve, Options, RestoreRequest, Service};
+use sandbox::api::{bind, serve, Options, RestoreRequest, Service};
 use sandbox::config::{
     Afterwards, BuiltinConfig, CpusConfig, DiskConfig, MemoryConfig, NetConfig, PayloadConfig,
     SerialConfig, SerialMode, VmConfig, VsockConfig,
@@ -102,6 +102,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn run(self) -> Outcome {
         let claim = self.target.claim()?;
+        let socket = bind(&self.target.socket())?;
         let events = match &self.event_monitor {
             Some(path) => EventLog::to_file(path).map_err(|e| format!("{path:?}: {e}"))?,
             None => EventLog::default(),
@@ -118,8 +119,10 @@ impl Run {
         let _terminal = self.console.then(RawTerminal::new).flatten();
         self.start(&service)?;
         let end = end_of_process(service.clone(), self.keep);
-        let result = serve(&self.target.socket(), service.clone(), end);
+        let result = serve(&socket, service.clone(), end);
         service.shutdown();
+        // Whoever sees the socket gone may take the id.
+        drop(socket);
         drop(claim);
         Ok(result?)
     }

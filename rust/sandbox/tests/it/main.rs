@@ -7,5 +7,7 @@ mod api;
 mod common;
 mod cycles;
 mod faults;
+mod initramfs;
 mod lifecycle;
+mod linux;
 mod order;

@@ -21,11 +21,16 @@ const LARGE: u64 = 0x80;
 
 const CR0_PE: u64 = 1;
 const CR0_PG: u64 = 1 << 31;
+/// Caches disabled, as after a reset: the guest would crawl.
+const CR0_NO_CACHE: u64 = 3 << 29;
 const CR4_PAE: u64 = 1 << 5;
 const EFER_LME: u64 = 1 << 8;
 const EFER_LMA: u64 = 1 << 10;
 const MSR_MISC_ENABLE: u32 = 0x1a0;
 const MISC_FAST_STRING: u64 = 1;
+const MSR_MTRR_DEFAULT: u32 = 0x2ff;
+/// Memory types are in use, and memory is cached where no range says otherwise.
+const MTRR_WRITE_BACK: u64 = (1 << 11) | 6;
 const APIC_LVT0: usize = 0x350;
 const APIC_LVT1: usize = 0x360;
 const MODE_EXTINT: u32 = 7;
@@ -51,11 +56,15 @@ pub(super) fn start_vcpu(
     memory: &GuestMemoryMmap,
     start: &Start,
 ) -> Result<(), StartError> {
-    let msrs = Msrs::from_entries(&[kvm_msr_entry {
-        index: MSR_MISC_ENABLE,
-        data: MISC_FAST_STRING,
+    let entry = |index, data| kvm_msr_entry {
+        index,
+        data,
         ..Default::default()
-    }])
+    };
+    let msrs = Msrs::from_entries(&[
+        entry(MSR_MISC_ENABLE, MISC_FAST_STRING),
+        entry(MSR_MTRR_DEFAULT, MTRR_WRITE_BACK),
+    ])
     .map_err(StartError::Msrs)?;
     vcpu.set_msrs(&msrs)?;
     vcpu.set_fpu(&kvm_fpu {
@@ -113,7 +122,7 @@ fn set_system_registers(vcpu: &VcpuFd) -> Result<(), StartError> {
     sregs.gdt.limit = 4 * 8 - 1;
     sregs.idt.base = IDT;
     sregs.idt.limit = 7;
-    sregs.cr0 |= CR0_PE | CR0_PG;
+    sregs.cr0 = (sregs.cr0 & !CR0_NO_CACHE) | CR0_PE | CR0_PG;
     sregs.cr3 = PML4;
     sregs.cr4 |= CR4_PAE;
     sregs.efer |= EFER_LME | EFER_LMA;
