@@ -19,9 +19,8 @@ Builds an arm64 kernel with this project's component, incrementally, below
 $CACHE.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
-  --config C      bench    the component and its bench module (default)
-                  kunit    bench and the KUnit tests
-                  debug    kunit with KASAN, lockdep, fault injection and more
+  --config C      bench    the component, its bench module and its tests (default)
+                  debug    bench with KASAN, lockdep, fault injection and more
                   vanilla  the kernel as it is, from a tree of its own
   --print WHAT    build nothing, print one thing: image, build, src, release
   --make TARGET   make TARGET in the configured tree instead of building (may be
@@ -29,7 +28,7 @@ $CACHE.
   --help          this text
 
 Examples:
-  scripts/kernel.sh --config kunit
+  scripts/kernel.sh --config debug
   scripts/kernel.sh --kernel 6.12 --print image
   scripts/kernel.sh --make CLIPPY=1 --make arch/arm64/kvm/
 EOF_USAGE
@@ -72,8 +71,7 @@ fragments() {
 	local names=(base) name
 	case $config in
 	bench) names+=(component) ;;
-	kunit) names+=(component kunit) ;;
-	debug) names+=(component kunit debug) ;;
+	debug) names+=(component debug) ;;
 	esac
 	for name in "${names[@]}"; do cat "$ROOT/scripts/config/$name.config"; done
 }
@@ -86,21 +84,6 @@ not_taken() {
 		*) grep -qxF "$name=$value" "$build/.config" ;;
 		esac || printf '%s=%s\n' "$name" "$value"
 	done
-}
-
-# A first build starts from a close relative's output, so that only what the
-# options between them touch is compiled again.
-seed() {
-	local relative
-	case $config in
-	bench) relative=$CACHE/build/$kernel-kunit ;;
-	kunit) relative=$CACHE/build/$kernel-bench ;;
-	*) return 0 ;;
-	esac
-	[[ ! -d $build && -f $relative/vmlinux ]] || return 0
-	rm -rf "$build.part"
-	cp -a "$relative" "$build.part"
-	mv "$build.part" "$build"
 }
 
 configure() {
@@ -166,7 +149,6 @@ if ! source_ready "$kernel" "$flavour"; then
 	fetch_source "$VERSION_CODENAME" "$kernel" "$flavour"
 fi
 [[ $config == vanilla ]] || "$ROOT/scripts/integrate.sh" "$src" >&2
-seed
 configure
 if ((${#targets[@]})); then
 	kbuild "$src" "$build" "${targets[@]}"

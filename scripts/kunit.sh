@@ -11,11 +11,11 @@ usage() {
 	cat <<EOF_USAGE
 Usage: scripts/kunit.sh [options]
 
-Builds a kernel with the component's KUnit tests, boots it in each mode and shows
+Builds the kernel, boots it with the component's KUnit tests switched on, in each mode and shows
 their KTAP. Fails when a test fails, when none ran, or on a WARNING.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
-  --config C      kunit or debug (default kunit)
+  --config C      bench or debug (default bench)
   --mode MODE     ${MODES[*]} (default: one after the other)
   --filter GLOB   suites to run (default 'kvm_s2*')
   --help          this text
@@ -27,13 +27,13 @@ EOF_USAGE
 }
 
 kernel=${KERNELS[0]}
-config=kunit
+config=bench
 modes=("${MODES[@]}")
 filter='kvm_s2*'
 while (($#)); do
 	case $1 in
 	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
-	--config) config=$(value_of "$@"); one_of config "$config" kunit debug; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" bench debug; shift ;;
 	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
 	--filter) filter=$(value_of "$@"); shift ;;
 	-h | --help) usage; exit ;;

@@ -15,7 +15,7 @@ Builds kernel and selftests, boots each mode and runs s2_destroy_time there: rea
 guests, one row per way to end them. Ends with 4 when all of it was skipped.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
-  --config C      bench, kunit, debug or vanilla (default bench)
+  --config C      bench, debug or vanilla (default bench)
   --mode MODE     ${MODES[*]} (default: one after the other)
   --timeout SEC   real time for one boot (default 900)
   --help          this text
