@@ -60,14 +60,18 @@ kmake() {
 	make -s -C "$source" O="$out" ARCH=x86_64 LLVM="$llvm" -j"$jobs" "$@"
 }
 
-kmake allnoconfig
-"$source/scripts/kconfig/merge_config.sh" -m -O "$out" "$out/.config" "$here/x86_64.config" >/dev/null
-kmake olddefconfig
+configure() {
+	kmake allnoconfig
+	"$source/scripts/kconfig/merge_config.sh" -m -O "$out" "$out/.config" "$here/x86_64.config" >/dev/null
+	kmake olddefconfig
+	# An option that Kconfig dropped is found here rather than in a guest that hangs.
+	while IFS= read -r line; do
+		grep -qxF "$line" "$out/.config" || fail "Kconfig did not take $line; check its dependencies"
+	done < <(grep '^CONFIG_' "$here/x86_64.config")
+	cp "$here/x86_64.config" "$out/fragment"
+}
 
-# An option that Kconfig dropped is found here rather than in a guest that hangs.
-while IFS= read -r line; do
-	grep -qxF "$line" "$out/.config" || fail "Kconfig did not take $line; check its dependencies"
-done < <(grep '^CONFIG_' "$here/x86_64.config")
-
+# Configuring again would only cost time, and a newer .config rebuilds everything.
+cmp -s "$here/x86_64.config" "$out/fragment" || configure
 kmake bzImage
 echo "$out/arch/x86/boot/bzImage"

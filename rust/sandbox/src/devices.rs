@@ -235,3 +235,6 @@ fn open_backends(config: &VmConfig) -> Result<Vec<Box<dyn Backend>>, DeviceError
     }
     Ok(backends)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{header, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::Router;
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
@@ -139,19 +140,16 @@ async fn carry_out(
 }
 
 async fn read_body(body: Body) -> Result<Vec<u8>, ApiError> {
-    match to_bytes(body, MAX_BODY).await {
-        Ok(bytes) => Ok(bytes.to_vec()),
-        Err(error) => {
-            let mut cause: Option<&dyn std::error::Error> = Some(&error);
-            while let Some(error) = cause {
-                if error.to_string().contains("length limit") {
-                    return Err(ApiError::TooLarge(MAX_BODY));
-                }
-                cause = error.source();
+    to_bytes(body, MAX_BODY)
+        .await
+        .map(|bytes| bytes.to_vec())
+        .map_err(|error| {
+            let error = error.into_inner();
+            if error.is::<LengthLimitError>() {
+                return ApiError::TooLarge(MAX_BODY);
             }
-            Err(ApiError::Body(error.to_string()))
-        }
-    }
+            ApiError::Body(error.to_string())
+        })
 }
 
 fn dispatch(service: &Service, name: &str, body: &[u8]) -> Result<Response, ApiError> {

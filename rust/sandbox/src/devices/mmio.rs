@@ -196,6 +196,15 @@ impl Transport {
         }
     }
 
+    /// What a guest's notifications arrive on, for tests without a guest.
+    #[cfg(test)]
+    pub(super) fn notifiers(&self) -> Vec<EventFd> {
+        let queues = self.parts.iter().flat_map(|parts| &parts.queues);
+        queues
+            .map(|queue| queue.notify.try_clone().unwrap())
+            .collect()
+    }
+
     fn queue(&mut self) -> Option<&mut DeviceQueue> {
         let select = self.queue_select;
         self.parts.as_mut()?.queues.get_mut(select)

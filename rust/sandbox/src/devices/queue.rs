@@ -51,6 +51,8 @@ pub(super) struct DeviceQueue {
     pub(super) notify: EventFd,
     memory: Arc<GuestMemoryMmap>,
     interrupt: Interrupt,
+    /// Buffers have been given back since the guest was last told.
+    used: bool,
 }
 
 pub(super) type Chain = DescriptorChain<Arc<GuestMemoryMmap>>;
@@ -66,6 +68,7 @@ impl DeviceQueue {
             notify,
             memory,
             interrupt,
+            used: false,
         })
     }
 
@@ -97,12 +100,14 @@ impl DeviceQueue {
     /// Gives a buffer back with `length` bytes written. A guest that broke its
     /// own ring does not get it, and hangs alone.
     pub(super) fn push(&mut self, head: u16, length: u32) {
-        let _ = self.queue.add_used(&*self.memory, head, length);
+        self.used |= self.queue.add_used(&*self.memory, head, length).is_ok();
     }
 
-    /// Interrupts the guest, unless it asked not to be.
+    /// Interrupts the guest if there is something to look at and it wants to know.
     pub(super) fn notify_guest(&mut self) {
-        if self.queue.needs_notification(&*self.memory).unwrap_or(true) {
+        if std::mem::take(&mut self.used)
+            && self.queue.needs_notification(&*self.memory).unwrap_or(true)
+        {
             self.interrupt.raise();
         }
     }

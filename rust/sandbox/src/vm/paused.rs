@@ -111,11 +111,8 @@ impl PausedVm {
     pub fn create(config: VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
         let ram = GuestRam::new(config.memory.size, config.memory.thp, &Backing::Anonymous)?;
-        let slots: Vec<_> = (0..config.disks.len() + config.net.len())
-            .chain(config.vsock.iter().map(|_| usize::MAX))
-            .enumerate()
-            .map(|(index, _)| arch::device_slot(index))
-            .collect();
+        let count = config.disks.len() + config.net.len() + usize::from(config.vsock.is_some());
+        let slots: Vec<_> = (0..count).map(arch::device_slot).collect();
         let start = match &config.payload.builtin {
             Some(builtin) => Start::Payload(payload::load(ram.map(), builtin)?),
             None => {
