@@ -49,7 +49,7 @@ image=$("$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config" --print 
 mkdir -p "$OUT"
 script=$(mktemp)
 trap 'rm -f "$script"' EXIT
-printf 'exec s2_destroy_time%s\n' "$(printf ' %q' "$@")" > "$script"
+echo "exec s2_destroy_time ${*@Q}" > "$script"
 initrd=$("$ROOT/scripts/initramfs.sh" --run "$script" --out "$OUT/selftests.cpio" \
 	--kernel "$kernel" --config "$config")
 bad=() skipped=0
