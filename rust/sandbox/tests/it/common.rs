@@ -83,9 +83,11 @@ pub(crate) fn payload(memory: u64, touch: u64, then: Afterwards, console: &Path)
     }
 }
 
-/// Waits until `done` says so; panics after a generous while.
+/// Waits until `done` says so; panics after a generous while, which an emulated
+/// machine may need more of (`SANDBOX_PATIENCE`, in seconds).
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let seconds = count("SANDBOX_PATIENCE", 60) as u64;
+    let deadline = Instant::now() + Duration::from_secs(seconds);
     while !done() {
         assert!(Instant::now() < deadline, "gave up waiting for {what}");
         std::thread::sleep(Duration::from_millis(1));

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::gic::GicState;
 use super::Chips;
 
-/// More registers than any vCPU has.
-const MAX_REGISTERS: usize = 4096;
+/// Registers a list has room for; kvm-bindings allows no more.
+const MAX_REGISTERS: usize = 500;
 
 /// State of the interrupt controller.
 #[derive(Debug, Serialize, Deserialize)]
