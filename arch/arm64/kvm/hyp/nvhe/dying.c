@@ -26,7 +26,7 @@
 #include <nvhe/trap_handler.h>
 
 /* Most pages in one call, so that EL2 is left again soon. */
-#define DYING_MAX_PAGES		512
+#define DYING_MAX_PAGES		PTRS_PER_PTE	/* a block of the level above */
 /* Most tables in one call: each is cleared, unmapped here and mapped in the host. */
 #define DYING_MAX_TABLES	16
 
@@ -370,6 +370,18 @@ static bool dying_run_is_valid(struct pkvm_hyp_vm *vm, u64 gfn, u64 nr)
 	return nr && nr <= DYING_MAX_PAGES && gfn < limit && nr <= limit - gfn;
 }
 
+/* What makes it right not to invalidate anything: see the top of this file. */
+static void dying_assert_unloaded(struct pkvm_hyp_vm *vm)
+{
+	unsigned int i;
+
+	if (!IS_ENABLED(CONFIG_NVHE_EL2_DEBUG))
+		return;
+
+	for (i = 0; i < vm->kvm.created_vcpus; i++)
+		WARN_ON(vm->vcpus[i] && vm->vcpus[i]->loaded_hyp_vcpu);
+}
+
 /* A VM that is dying, with a reference, or NULL. */
 static struct pkvm_hyp_vm *dying_get_vm(pkvm_handle_t handle)
 {
@@ -379,6 +391,8 @@ static struct pkvm_hyp_vm *dying_get_vm(pkvm_handle_t handle)
 		put_pkvm_hyp_vm(vm);
 		return NULL;
 	}
+	if (vm)
+		dying_assert_unloaded(vm);
 	return vm;
 }
 
