@@ -26,7 +26,7 @@ EOF_USAGE
 
 # Each step is a function step_NAME, "-" being "_"; it fails by its exit code,
 # and with 4 it is skipped for the reason on its last line.
-STEPS=(fmt clippy cargo-test shellcheck kernel selftests-build)
+STEPS=(fmt clippy cargo-test shellcheck kernel integrate selftests-build)
 for mode in "${MODES[@]}"; do STEPS+=("kunit-$mode"); done
 for mode in "${MODES[@]}"; do STEPS+=("selftests-$mode"); done
 STEPS+=(bench)
@@ -54,6 +54,7 @@ step_cargo_test() { "$cargo" test --workspace; }
 step_shellcheck() { find scripts .ci -type f \( -name '*.sh' -o -name run \) -exec shellcheck {} +; }
 
 step_kernel() { scripts/kernel.sh --config bench; }
+step_integrate() { scripts/test-integrate.sh "$(scripts/kernel.sh --print src)"; }
 step_selftests_build() { arm64_cargo build --release -p s2-selftests; }
 
 step_kunit_vhe() { scripts/kunit.sh --mode vhe; }

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# Integration into a kernel tree: twice is once, revert undoes it, and a tree that
+# does not match is named and left alone. Works on copies of the files it touches.
+
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+usage() {
+	cat <<EOF_USAGE
+Usage: scripts/test-integrate.sh KSRC
+
+KSRC is a kernel tree, integrated or not; it is read only.
+
+Example:
+  scripts/test-integrate.sh "\$(scripts/kernel.sh --print src)"
+EOF_USAGE
+}
+
+case ${1:-} in
+-h | --help) usage; exit ;;
+'' | -*) misuse "which kernel tree?" ;;
+esac
+ksrc=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The tree's top Makefile and each file that an edit names.
+copy_tree() {
+	local file
+	mkdir -p "$1/arch/arm64/kvm"
+	{ echo Makefile; sed -n 's/^[a-z]*~\([^~]*\)~.*/\1/p' "$ROOT"/scripts/integrate/7.3.edits; } |
+		sort -u | while read -r file; do
+		mkdir -p "$1/$(dirname "$file")"
+		cp "$ksrc/$file" "$1/$file"
+	done
+}
+
+integrate() { "$ROOT/scripts/integrate.sh" "$@"; }
+expect_same() { diff -r "$1" "$2" >&2 || die "$3"; }
+
+copy_tree "$work/plain"
+integrate --revert "$work/plain"
+cp -r "$work/plain" "$work/once"
+integrate "$work/once"
+cp -r "$work/once" "$work/twice"
+integrate "$work/twice"
+expect_same "$work/once" "$work/twice" "integrating twice changed something"
+integrate --revert "$work/twice"
+find "$work/twice" -type d -empty -delete
+find "$work/plain" -type d -empty -delete
+expect_same "$work/plain" "$work/twice" "reverting left something behind"
+
+# A line that an edit stands on is gone.
+sed -i 's/kvm_stage2_destroy(pgt);/kvm_stage2_teardown(pgt);/' "$work/plain/arch/arm64/kvm/mmu.c"
+cp -r "$work/plain" "$work/other"
+if message=$(integrate "$work/other" 2>&1); then die "a tree that does not match was taken"; fi
+[[ $message == *arch/arm64/kvm/mmu.c*kvm_stage2_destroy* ]] ||
+	die "file and anchor are not named: $message"
+expect_same "$work/plain" "$work/other" "a tree that does not match was changed"
+say "ok"
