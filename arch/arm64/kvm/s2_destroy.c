@@ -66,7 +66,7 @@ void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *fig
 
 void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 {
-	struct kvm_s2_figures figures = KVM_S2_NOTHING_MEASURED;
+	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 	struct kvm_s2_run run = {
 		.impl	 = READ_ONCE(kvm_s2_impl),
 		.pkvm	 = is_protected_kvm_enabled(),

@@ -79,7 +79,7 @@ static void s2_test_map_pages(struct kunit *test, struct s2_test *s2, u64 ipa, u
 
 static struct kvm_s2_figures s2_test_destroy(struct s2_test *s2)
 {
-	struct kvm_s2_figures figures = KVM_S2_NOTHING_MEASURED;
+	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 
 	kvm_mmu_free_memory_cache(&s2->cache);
 	kvm_s2_destroy_ordinary(&s2->pgt, &figures);
@@ -95,6 +95,7 @@ static void s2_test_no_leak(struct kunit *test, const struct s2_test *s2,
 }
 
 static const u32 s2_test_ia_bits[] = { 32, 36, 40, 44, 48, 52 };
+
 KUNIT_ARRAY_PARAM(ia_bits, s2_test_ia_bits, NULL);
 
 static u32 s2_test_bits(const struct kunit *test)

@@ -19,29 +19,48 @@ const char * const kvm_s2_impl_names[KVM_S2_NR_IMPLS] = {
 	[KVM_S2_IMPL_C]		= "c",
 };
 
-/* The figures, in the order they are shown and summed. */
-#define KVM_S2_EACH_FIGURE(X)							\
-	X(leaves) X(pages) X(tables) X(chunks) X(rescheds) X(leaked)		\
-	X(hypercalls) X(tlbis) X(atomics) X(table_bytes)			\
-	X(max_stretch_ns) X(max_el2_ns)
+/* The figures, in the order they are shown. Of the longest times the longest is kept. */
+static const struct kvm_s2_figure {
+	const char *name;
+	size_t offset;
+	bool longest;
+} kvm_s2_all_figures[] = {
+	{ "leaves",		offsetof(struct kvm_s2_figures, leaves) },
+	{ "pages",		offsetof(struct kvm_s2_figures, pages) },
+	{ "tables",		offsetof(struct kvm_s2_figures, tables) },
+	{ "chunks",		offsetof(struct kvm_s2_figures, chunks) },
+	{ "rescheds",		offsetof(struct kvm_s2_figures, rescheds) },
+	{ "leaked",		offsetof(struct kvm_s2_figures, leaked) },
+	{ "hypercalls",		offsetof(struct kvm_s2_figures, hypercalls) },
+	{ "tlbis",		offsetof(struct kvm_s2_figures, tlbis) },
+	{ "atomics",		offsetof(struct kvm_s2_figures, atomics) },
+	{ "table_bytes",	offsetof(struct kvm_s2_figures, table_bytes) },
+	{ "max_stretch_ns",	offsetof(struct kvm_s2_figures, max_stretch_ns), true },
+	{ "max_el2_ns",		offsetof(struct kvm_s2_figures, max_el2_ns), true },
+};
 
 static DEFINE_SPINLOCK(kvm_s2_lock);
 static struct kvm_s2_run kvm_s2_last_run;
-static struct kvm_s2_figures kvm_s2_last = KVM_S2_NOTHING_MEASURED;
+static struct kvm_s2_figures kvm_s2_last;
 static struct kvm_s2_figures kvm_s2_total;
 static u64 kvm_s2_destroys;
 static u64 kvm_s2_total_ns;
 
-/* Sums add up what was measured; of the longest times the longest is kept. */
-#define KVM_S2_ADD(f)								\
-	if (figures->f != KVM_S2_UNKNOWN)					\
-		kvm_s2_total.f = kvm_s2_is_max(#f) ?				\
-				 max(kvm_s2_total.f, figures->f) :		\
-				 kvm_s2_total.f + figures->f;
-
-static __always_inline bool kvm_s2_is_max(const char *name)
+static u64 kvm_s2_value(const struct kvm_s2_figures *figures, const struct kvm_s2_figure *figure)
 {
-	return !__builtin_strncmp(name, "max_", 4);
+	return *(const u64 *)((const char *)figures + figure->offset);
+}
+
+static void kvm_s2_add(const struct kvm_s2_figures *figures)
+{
+	for (int i = 0; i < ARRAY_SIZE(kvm_s2_all_figures); i++) {
+		const struct kvm_s2_figure *figure = &kvm_s2_all_figures[i];
+		u64 *total = (u64 *)((char *)&kvm_s2_total + figure->offset);
+		u64 value = kvm_s2_value(figures, figure);
+
+		if (value != KVM_S2_UNKNOWN)
+			*total = figure->longest ? max(*total, value) : *total + value;
+	}
 }
 
 void kvm_s2_begin(struct kvm_s2_run *run)
@@ -59,7 +78,7 @@ void kvm_s2_end(struct kvm_s2_run *run, const struct kvm_s2_figures *figures)
 		kvm_s2_total_ns += run->ns;
 		kvm_s2_last_run = *run;
 		kvm_s2_last = *figures;
-		KVM_S2_EACH_FIGURE(KVM_S2_ADD)
+		kvm_s2_add(figures);
 	}
 	trace_kvm_s2_destroy_end(run, figures);
 }
@@ -71,15 +90,18 @@ void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures)
 	*figures = kvm_s2_last;
 }
 
-static void kvm_s2_show_figure(struct seq_file *m, const char *name, u64 value)
+static void kvm_s2_show(struct seq_file *m, const struct kvm_s2_figures *figures)
 {
-	if (value == KVM_S2_UNKNOWN)
-		seq_printf(m, "%s -\n", name);
-	else
-		seq_printf(m, "%s %llu\n", name, value);
-}
+	for (int i = 0; i < ARRAY_SIZE(kvm_s2_all_figures); i++) {
+		const struct kvm_s2_figure *figure = &kvm_s2_all_figures[i];
+		u64 value = kvm_s2_value(figures, figure);
 
-#define KVM_S2_SHOW(f)	kvm_s2_show_figure(m, #f, figures.f);
+		if (value == KVM_S2_UNKNOWN)
+			seq_printf(m, "%s -\n", figure->name);
+		else
+			seq_printf(m, "%s %llu\n", figure->name, value);
+	}
+}
 
 static int last_show(struct seq_file *m, void *unused)
 {
@@ -89,7 +111,7 @@ static int last_show(struct seq_file *m, void *unused)
 	kvm_s2_last_figures(&run, &figures);
 	seq_printf(m, "seq %llu\nimpl %s\nbackend %s\nia_bits %u\nns %llu\n", run.seq,
 		   kvm_s2_impl_names[run.impl], run.pkvm ? "pkvm" : "table", run.ia_bits, run.ns);
-	KVM_S2_EACH_FIGURE(KVM_S2_SHOW)
+	kvm_s2_show(m, &figures);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(last);
@@ -105,7 +127,7 @@ static int total_show(struct seq_file *m, void *unused)
 		figures = kvm_s2_total;
 	}
 	seq_printf(m, "destroys %llu\nns %llu\n", destroys, ns);
-	KVM_S2_EACH_FIGURE(KVM_S2_SHOW)
+	kvm_s2_show(m, &figures);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(total);
@@ -114,6 +136,8 @@ static int __init kvm_s2_stats_init(void)
 {
 	struct dentry *dir = debugfs_create_dir("kvm_s2", NULL);
 
+	if (!kvm_s2_destroys)
+		kvm_s2_last = kvm_s2_nothing_measured();
 	debugfs_create_file("last", 0444, dir, NULL, &last_fops);
 	debugfs_create_file("total", 0444, dir, NULL, &total_fops);
 	return 0;

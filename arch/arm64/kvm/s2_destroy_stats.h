@@ -2,10 +2,12 @@
 #ifndef __ARM64_KVM_S2_DESTROY_STATS_H__
 #define __ARM64_KVM_S2_DESTROY_STATS_H__
 
+#include <linux/string.h>
 #include <linux/types.h>
 
+#include "s2_destroy.h"
+
 struct kvm_pgtable;
-struct kvm_s2_figures;
 
 enum kvm_s2_impl {
 	KVM_S2_IMPL_RUST,
@@ -18,19 +20,13 @@ extern const char * const kvm_s2_impl_names[KVM_S2_NR_IMPLS];
 /* A figure nobody measured. */
 #define KVM_S2_UNKNOWN	(~0ULL)
 
-#define KVM_S2_NOTHING_MEASURED (struct kvm_s2_figures) {			\
-	.leaves		= KVM_S2_UNKNOWN,					\
-	.pages		= KVM_S2_UNKNOWN,					\
-	.tables		= KVM_S2_UNKNOWN,					\
-	.table_bytes	= KVM_S2_UNKNOWN,					\
-	.chunks		= KVM_S2_UNKNOWN,					\
-	.rescheds	= KVM_S2_UNKNOWN,					\
-	.leaked		= KVM_S2_UNKNOWN,					\
-	.hypercalls	= KVM_S2_UNKNOWN,					\
-	.tlbis		= KVM_S2_UNKNOWN,					\
-	.atomics	= KVM_S2_UNKNOWN,					\
-	.max_stretch_ns	= KVM_S2_UNKNOWN,					\
-	.max_el2_ns	= KVM_S2_UNKNOWN,					\
+/* Figures of which none is measured yet. */
+static inline struct kvm_s2_figures kvm_s2_nothing_measured(void)
+{
+	struct kvm_s2_figures figures;
+
+	memset(&figures, 0xff, sizeof(figures));
+	return figures;
 }
 
 /**
