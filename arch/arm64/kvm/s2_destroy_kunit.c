@@ -7,7 +7,6 @@
 #include <kunit/test.h>
 #include <linux/kvm_host.h>
 #include <linux/mm.h>
-#include <linux/sizes.h>
 
 #include <asm/kvm_mmu.h>
 #include <asm/kvm_pgtable.h>
