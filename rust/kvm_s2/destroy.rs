@@ -19,11 +19,11 @@ pub trait Backend {
     fn next_mapped(&mut self) -> Ipa;
 
     /// Destroys what is mapped in `range`, until its end or until about `budget` tables (or as
-    /// much other work) are gone. Returns the number of leaves and tables given up since the last
-    /// call.
+    /// much other work) are gone, and takes that off `budget`. Returns the number of leaves and
+    /// tables given up since the last call.
     ///
-    /// `range.start` is what [`Backend::next_mapped`] said.
-    fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64;
+    /// `range.start` is what [`Backend::next_mapped`] said, and `budget` is not 0.
+    fn destroy_range(&mut self, range: IpaRange, budget: &mut u32) -> u64;
 
     /// Destroys the root, after everything below it, and returns the figures.
     fn destroy_root(&mut self) -> Destroyed;
@@ -31,9 +31,10 @@ pub trait Backend {
 
 /// Destroys an unlinked stage-2 from `range.start` to `range.end`, and then its root.
 ///
-/// Goes by chunks (`Geometry::stage2_range_addr_end`) that may take several steps of `budget`
-/// each, and calls `resched` between two steps only if the first one really unmapped something:
-/// an empty chunk takes no time that anybody would have to wait for.
+/// Goes by chunks (`Geometry::stage2_range_addr_end`), and calls `resched` when a `budget` of work
+/// is spent: in the middle of a chunk, or after as many light chunks as come to it. A chunk that
+/// unmapped something costs one at least. An empty chunk costs nothing and never reschedules: it
+/// takes no time that anybody would have to wait for.
 #[inline]
 pub fn stage2_destroy<B: Backend>(
     backend: &mut B,
@@ -45,20 +46,27 @@ pub fn stage2_destroy<B: Backend>(
     let mut chunks = 0;
     let mut rescheds = 0;
     let mut chunk_end = range.start;
+    let budget = budget.max(1);
+    let mut left = budget;
 
     let mut addr = backend.next_mapped();
     while addr < range.end {
         let end = geometry.stage2_range_addr_end(addr, range.end);
-        let unmapped = backend.destroy_range(IpaRange { start: addr, end }, budget);
+        let before = left;
+        let unmapped = backend.destroy_range(IpaRange { start: addr, end }, &mut left);
+        if unmapped > 0 {
+            left = left.min(before - 1);
+        }
         if unmapped > 0 && end != chunk_end {
             chunks += 1;
             chunk_end = end;
         }
 
         addr = backend.next_mapped();
-        if unmapped > 0 && addr < range.end {
+        if left == 0 && addr < range.end {
             rescheds += 1;
             resched(backend);
+            left = budget;
         }
     }
 

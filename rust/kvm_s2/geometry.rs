@@ -88,11 +88,17 @@ impl Granule {
         1 << (self.page_shift() - 3)
     }
 
+    /// Bits of the address that one level resolves: 9, 11 or 13.
+    #[inline]
+    pub const fn table_shift(self) -> u32 {
+        self.page_shift() - 3
+    }
+
     /// Bits of the address below an entry at `level`: `ARM64_HW_PGTABLE_LEVEL_SHIFT`.
     #[inline]
     pub const fn level_shift(self, level: Level) -> u32 {
         // At most 68, for level -1 with 64K pages, which `Geometry` refuses.
-        (self.page_shift() - 3) * (4 - level.0) as u32 + 3
+        self.table_shift() * (4 - level.0) as u32 + 3
     }
 
     /// Bytes mapped by one entry at `level`.

@@ -263,7 +263,10 @@ impl<M: MappingOps> Backend for PkvmBackend<M> {
 
     /// One of three: takes a run from the tree, asks the hypervisor for it, or settles `budget`
     /// mappings of it. Each leaves a state to go on from.
-    fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64 {
+    ///
+    /// Each takes a budget of its own.
+    fn destroy_range(&mut self, range: IpaRange, budget: &mut u32) -> u64 {
+        let budget = core::mem::take(budget);
         let Some(head) = self.run.head else {
             return self.collect(range.end);
         };
@@ -271,7 +274,7 @@ impl<M: MappingOps> Backend for PkvmBackend<M> {
             self.release(head);
             return self.run.released;
         }
-        self.settle(budget.max(1))
+        self.settle(budget)
     }
 
     fn destroy_root(&mut self) -> Destroyed {

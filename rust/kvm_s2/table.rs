@@ -4,7 +4,7 @@
 //!
 //! Entries are taken in groups. A group full of pages or blocks, or empty, is recognised by its AND
 //! and its OR, at one load for two entries and one operation for each; others are looked at one
-//! by one.
+//! by one. Where few entries are left to find, the search ends at the last of them.
 
 use core::hint::black_box;
 
@@ -12,6 +12,9 @@ use crate::pte::Pte;
 
 /// Entries taken together.
 const GROUP: usize = 32;
+
+/// Entries that are first asked together whether they are a full stretch of leaves.
+const STRETCH: usize = 4 * GROUP;
 
 /// What part of a table holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,19 +31,78 @@ impl Count {
     #[inline]
     pub fn of(entries: &[Pte], expected: u32) -> Self {
         let mut count = Self::default();
-        let mut groups = entries.chunks_exact(GROUP);
-        for group in &mut groups {
-            if count.counted >= expected {
-                return count;
+        if count.missing(expected) < GROUP {
+            count.add_few(entries, expected);
+        } else {
+            count.add_many(entries, expected);
+        }
+        count
+    }
+
+    /// Adds entries until `expected` of them are found, at least a group.
+    fn add_many(&mut self, entries: &[Pte], expected: u32) {
+        let mut stretches = entries.chunks_exact(STRETCH);
+        for stretch in &mut stretches {
+            let missing = self.missing(expected);
+            if missing == 0 {
+                return;
             }
-            if all(group).is_valid() {
-                count.add_full();
+            if missing >= STRETCH && all(stretch).is_valid() {
+                self.add_full(STRETCH);
             } else {
-                count.add_each(group);
+                self.add_groups(stretch, expected);
             }
         }
-        count.add_each(groups.remainder());
-        count
+        if !stretches.remainder().is_empty() {
+            self.add_groups(stretches.remainder(), expected);
+        }
+    }
+
+    /// How many of `expected` entries are not found yet.
+    #[inline]
+    fn missing(&self, expected: u32) -> usize {
+        expected.saturating_sub(self.counted) as usize
+    }
+
+    /// Adds entries at the last level, group by group, until `expected` of them are found.
+    #[inline]
+    fn add_groups(&mut self, entries: &[Pte], expected: u32) {
+        let mut groups = entries.chunks_exact(GROUP);
+        for group in &mut groups {
+            match self.missing(expected) {
+                0 => return,
+                missing if missing < GROUP => self.add_up_to(group, expected),
+                _ if all(group).is_valid() => self.add_full(GROUP),
+                _ => self.add_each(group),
+            }
+        }
+        self.add_each(groups.remainder());
+    }
+
+    /// Adds entries until `expected` of them are found, less than a group.
+    #[inline]
+    fn add_few(&mut self, entries: &[Pte], expected: u32) {
+        for group in entries.chunks(GROUP) {
+            if self.counted >= expected {
+                return;
+            }
+            self.add_up_to(group, expected);
+        }
+    }
+
+    /// Adds entries of one group until `expected` of them are found.
+    #[inline]
+    fn add_up_to(&mut self, group: &[Pte], expected: u32) {
+        let first = group.first().is_some_and(|pte| pte.is_counted());
+        if !first && !any(group).is_counted() {
+            return;
+        }
+        for pte in group {
+            self.add(*pte);
+            if self.counted >= expected {
+                return;
+            }
+        }
     }
 
     /// Adds leaves above the last level, up to the first table. Returns how many entries that took.
@@ -57,7 +119,7 @@ impl Count {
             }
             if any.is_counted() {
                 if all(group).is_valid() {
-                    self.add_full();
+                    self.add_full(GROUP);
                 } else {
                     self.add_each(group);
                 }
@@ -71,17 +133,22 @@ impl Count {
     }
 
     #[inline]
-    fn add_full(&mut self) {
-        self.counted += GROUP as u32;
-        self.valid += GROUP as u32;
+    fn add_full(&mut self, nr: usize) {
+        self.counted += nr as u32;
+        self.valid += nr as u32;
     }
 
     #[inline]
     fn add_each(&mut self, entries: &[Pte]) {
         for pte in entries {
-            self.counted += u32::from(pte.is_counted());
-            self.valid += u32::from(pte.is_valid());
+            self.add(*pte);
         }
+    }
+
+    #[inline]
+    fn add(&mut self, pte: Pte) {
+        self.counted += u32::from(pte.is_counted());
+        self.valid += u32::from(pte.is_valid());
     }
 }
 
@@ -97,13 +164,16 @@ pub(crate) fn empty_prefix(entries: &[Pte]) -> usize {
     empty + rest.iter().take_while(|pte| !pte.is_counted()).count()
 }
 
-/// The bits that all entries have.
+/// The bits that all entries have, at least one group of them.
 ///
 /// Seen through a black box, or the compiler notices which bit is asked for, loads half of each
 /// entry and cannot pair the loads any more.
-#[inline]
-fn all(group: &[Pte]) -> Pte {
-    Pte(black_box(group.iter().fold(!0, |all, pte| all & pte.0)))
+#[inline(always)]
+fn all(entries: &[Pte]) -> Pte {
+    let groups = entries.chunks_exact(GROUP);
+    Pte(black_box(groups.fold(!0, |all, group| {
+        group.iter().fold(all, |all, pte| all & pte.0)
+    })))
 }
 
 /// The bits that any entry has.

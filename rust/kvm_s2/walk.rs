@@ -9,8 +9,7 @@
 use crate::{
     addr::{
         Ipa,
-        IpaRange,
-        PhysAddr, //
+        IpaRange, //
     },
     destroy::Backend,
     geometry::{
@@ -40,7 +39,8 @@ const MAX_DEPTH: usize = (Level::LAST.get() - Level::FIRST.get() + 1) as usize;
 struct Frame<'a> {
     table: Table,
     entries: &'a [Pte],
-    level: Level,
+    /// Bits of the address below an entry, which is how the walk knows the level.
+    shift: u32,
     /// Address of the first entry.
     base: Ipa,
     /// The next entry to look at.
@@ -53,17 +53,15 @@ struct Frame<'a> {
 impl Frame<'_> {
     /// The address of the next entry.
     #[inline]
-    fn addr(&self, geometry: &Geometry) -> Ipa {
-        let shift = geometry.granule().level_shift(self.level);
-        self.base.saturating_add((self.next as u64) << shift)
+    fn addr(&self) -> Ipa {
+        self.base.saturating_add((self.next as u64) << self.shift)
     }
 
     /// The number of entries below `end`.
     #[inline]
-    fn limit(&self, geometry: &Geometry, end: Ipa) -> usize {
-        let granule = geometry.granule();
-        let below = end.0.saturating_sub(self.base.0) + granule.level_size(self.level) - 1;
-        let below = below >> granule.level_shift(self.level);
+    fn limit(&self, end: Ipa) -> usize {
+        let size = 1 << self.shift;
+        let below = (end.0.saturating_sub(self.base.0) + size - 1) >> self.shift;
         usize::try_from(below).map_or(self.entries.len(), |n| n.min(self.entries.len()))
     }
 
@@ -72,34 +70,37 @@ impl Frame<'_> {
         self.next >= self.entries.len()
     }
 
-    /// Goes to the end if all entries that hold a reference have been seen.
+    /// The next entry, unless all that hold a reference have been seen.
     #[inline]
-    fn skip_rest(&mut self) {
+    fn peek(&mut self) -> Option<Pte> {
         if self.counted >= self.expected {
             self.next = self.entries.len();
         }
+        self.entries.get(self.next).copied()
     }
 
     /// Moves to the next entry that is not empty.
     #[inline]
     fn skip_empty(&mut self) {
-        self.skip_rest();
-        self.next += empty_prefix(self.entries.get(self.next..).unwrap_or(&[]));
+        if self.peek().is_some_and(|pte| !pte.is_counted()) {
+            self.next += empty_prefix(self.entries.get(self.next..).unwrap_or(&[]));
+        }
     }
 
-    /// Takes leaves up to entry `limit` or to a table, which is taken and returned.
+    /// Takes leaves up to entry `limit` or to a table.
     #[inline]
-    fn take(&mut self, limit: usize, leaves: &mut Count) -> Option<Pte> {
+    fn take_leaves(&mut self, limit: usize) -> Count {
+        let mut leaves = Count::default();
         let rest = self.entries.get(self.next..limit).unwrap_or(&[]);
-        let taken = leaves.add_leaves(rest);
-        self.next += taken;
-        self.counted += leaves.counted;
-        let table = rest.get(taken).copied();
-        if table.is_some() {
-            self.next += 1;
-            self.counted += 1;
-        }
-        table
+        self.take(leaves.add_leaves(rest), leaves.counted);
+        leaves
+    }
+
+    /// Goes past `nr` entries, `counted` of which hold a reference.
+    #[inline]
+    fn take(&mut self, nr: usize, counted: u32) {
+        self.next += nr;
+        self.counted += counted;
     }
 }
 
@@ -128,7 +129,7 @@ impl<'a> Path<'a> {
     #[inline]
     fn pop(&mut self) -> Option<Frame<'a>> {
         self.depth = self.depth.checked_sub(1)?;
-        self.frames.get_mut(self.depth)?.take()
+        *self.frames.get(self.depth)?
     }
 }
 
@@ -142,8 +143,10 @@ pub struct TableBackend<'a, O> {
     next_root: usize,
     path: Path<'a>,
     done: Destroyed,
-    /// What `destroy_range` has said so far.
+    /// Leaves and tables that `destroy_range` has spoken of so far.
     reported: u64,
+    /// Tables that were taken off a budget so far.
+    charged: u64,
 }
 
 impl<'a, O: TableOps> TableBackend<'a, O> {
@@ -165,21 +168,13 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             },
             done: Destroyed::default(),
             reported: 0,
+            charged: 0,
         }
     }
 
     /// The memory operations.
     pub fn ops(&mut self) -> &mut O {
         &mut self.ops
-    }
-
-    /// Where the walk stands: everything below has been given up.
-    #[inline]
-    fn position(&mut self) -> Ipa {
-        match self.path.top() {
-            Some(frame) => frame.addr(&self.geometry),
-            None => self.root_base(),
-        }
     }
 
     /// The address of the next root table.
@@ -205,56 +200,84 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
         let Some(first) = core::ptr::NonNull::new(first) else {
             return false;
         };
-        let base = self.root_base();
+        let granule = self.geometry.granule();
+        self.push(Frame {
+            table: Table::new(first),
+            entries: self.entries(Table::new(first)),
+            shift: granule.level_shift(self.geometry.start_level()),
+            base: self.root_base(),
+            next: 0,
+            counted: 0,
+            expected: u32::MAX,
+        });
         self.next_root += 1;
-        self.push(
-            Table::new(first),
-            self.geometry.start_level(),
-            base,
-            u32::MAX,
-        );
         true
     }
 
+    /// The entries of a table of the tree.
     #[inline]
-    fn push(&mut self, table: Table, level: Level, base: Ipa, expected: u32) {
-        let mut frame = Frame {
-            table,
-            entries: &[],
-            level,
-            base,
-            next: 0,
-            counted: 0,
-            expected,
-        };
+    fn entries(&self, table: Table) -> &'a [Pte] {
         // SAFETY: A table of the unlinked tree has this many entries, is readable until it is
-        // passed to `free_table`, which pops the frame first, and nobody writes to it.
-        frame.entries = unsafe { table.entries(self.geometry.granule().ptrs_per_table()) };
-        // A root may reach past the address space; what lies there cannot be mapped.
-        let used = frame.limit(&self.geometry, self.geometry.range().end);
+        // passed to `free_table`, which comes after the last look at them, and nobody writes to it.
+        unsafe { table.entries(self.geometry.granule().ptrs_per_table()) }
+    }
+
+    #[inline]
+    fn push(&mut self, mut frame: Frame<'a>) {
+        // A table may reach past the address space; what lies there cannot be mapped.
+        let used = frame.limit(self.geometry.range().end);
         frame.entries = frame.entries.get(..used).unwrap_or(&[]);
         self.done.table_bytes += core::mem::size_of_val(frame.entries) as u64;
         self.path.push(frame);
     }
 
-    /// Goes into the table that an entry at `level` leads to. `base` is its first address.
+    /// Goes into the table that `pte` leads to, with `shift` bits below an entry. `base` is its
+    /// first address.
     #[inline]
-    fn enter(&mut self, pa: PhysAddr, level: Level, base: Ipa) {
-        let Some(table) = self.ops.table(pa) else {
+    fn enter(&mut self, pte: Pte, shift: u32, base: Ipa) {
+        match self.ops.table(pte.phys(&self.geometry)) {
+            Some(table) => self.push(Frame {
+                table,
+                entries: self.entries(table),
+                shift,
+                base,
+                next: 0,
+                counted: 0,
+                expected: self.ops.expected(),
+            }),
             // Whatever hangs there is out of reach: leave it.
+            None => self.done.leaked += 1,
+        }
+    }
+
+    /// Gives up the last-level tables that `entries` lead to, one after the other, up to the first
+    /// entry that is no table or until `last_table` tables are gone. Returns how many entries that
+    /// took.
+    #[inline]
+    fn take_last_tables(&mut self, entries: &[Pte], last_table: u64) -> usize {
+        let mut taken = 0;
+        for pte in entries {
+            if !pte.is_table_bits() || self.done.tables >= last_table {
+                break;
+            }
+            self.take_last_table(*pte);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Gives up the last-level table that `pte` leads to.
+    #[inline]
+    fn take_last_table(&mut self, pte: Pte) {
+        let Some(table) = self.ops.table(pte.phys(&self.geometry)) else {
             self.done.leaked += 1;
             return;
         };
-        let expected = self.ops.expected();
-        if !level.is_last() {
-            return self.push(table, level, base, expected);
-        }
-
-        // SAFETY: As in `push`.
-        let entries = unsafe { table.entries(self.geometry.granule().ptrs_per_table()) };
-        let count = Count::of(entries, expected);
+        let entries = self.entries(table);
+        let count = Count::of(entries, self.ops.expected());
         self.done.table_bytes += core::mem::size_of_val(entries) as u64;
-        self.add_leaves(count, level);
+        self.done.leaves += u64::from(count.counted);
+        self.done.pages += u64::from(count.valid);
         self.done.tables += 1;
         // SAFETY: All entries were counted, and the entry that led here is behind us.
         unsafe { self.ops.free_table(table, count.counted) };
@@ -273,46 +296,55 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
         }
     }
 
+    /// Looks at what comes next, below `end`: some leaves, tables until `last_table` of them are
+    /// gone, or the end of a table. Returns whether there was any of it.
     #[inline]
-    fn add_leaves(&mut self, count: Count, level: Level) {
+    fn step(&mut self, end: Ipa, last_table: u64) -> bool {
+        let Some(frame) = self.path.top() else {
+            return self.root_base() < end && self.enter_root();
+        };
+        let addr = frame.addr();
+        if addr >= end {
+            return false;
+        }
         let granule = self.geometry.granule();
-        let shift = granule.level_shift(level) - granule.page_shift();
-        self.done.leaves += u64::from(count.counted);
-        self.done.pages += u64::from(count.valid) << shift;
+        let page_shift = granule.page_shift();
+        match frame.peek() {
+            None => self.leave(),
+            Some(pte) if pte.is_table_bits() && frame.shift > page_shift => {
+                let child = frame.shift - granule.table_shift();
+                if child > page_shift {
+                    frame.take(1, 1);
+                    self.enter(pte, child, addr);
+                } else {
+                    let limit = frame.limit(end);
+                    let tables = frame.entries.get(frame.next..limit).unwrap_or(&[]);
+                    let taken = self.take_last_tables(tables, last_table);
+                    if let Some(frame) = self.path.top() {
+                        frame.take(taken, taken as u32);
+                    }
+                }
+            }
+            Some(_) => self.step_leaves(end),
+        }
+        true
     }
 
-    /// Looks at what comes next, below `end`: some leaves, one table, or the end of a table.
-    #[inline]
-    fn step(&mut self, end: Ipa) {
-        let geometry = self.geometry;
-        let Some(frame) = self.path.top() else {
-            self.enter_root();
-            return;
+    /// Takes the leaves that come next, below `end`.
+    fn step_leaves(&mut self, end: Ipa) {
+        let page_shift = self.geometry.granule().page_shift();
+        let Some(frame) = self.path.top() else { return };
+        let leaves = if frame.shift > page_shift {
+            frame.take_leaves(frame.limit(end))
+        } else {
+            // A root of last-level tables.
+            let leaves = Count::of(frame.entries, frame.expected);
+            frame.take(frame.entries.len(), leaves.counted);
+            leaves
         };
-        frame.skip_rest();
-        if frame.is_done() {
-            return self.leave();
-        }
-
-        let level = frame.level;
-        let limit = frame.limit(&geometry, end);
-        let mut leaves = Count::default();
-        let table = match level.child() {
-            Some(child) => frame.take(limit, &mut leaves).map(|pte| (pte, child)),
-            None => {
-                // A root of last-level tables.
-                leaves = Count::of(frame.entries, frame.expected);
-                frame.counted = leaves.counted;
-                frame.next = frame.entries.len();
-                None
-            }
-        };
-        let after = frame.addr(&geometry);
-        self.add_leaves(leaves, level);
-        if let Some((pte, child)) = table {
-            let base = Ipa(after.0 - geometry.granule().level_size(level));
-            self.enter(pte.phys(&geometry), child, base);
-        }
+        let shift = frame.shift - page_shift;
+        self.done.leaves += u64::from(leaves.counted);
+        self.done.pages += u64::from(leaves.valid) << shift;
     }
 }
 
@@ -323,7 +355,7 @@ impl<O: TableOps> Backend for TableBackend<'_, O> {
                 Some(frame) => {
                     frame.skip_empty();
                     if !frame.is_done() {
-                        return frame.addr(&self.geometry);
+                        return frame.addr();
                     }
                     self.leave();
                 }
@@ -336,12 +368,14 @@ impl<O: TableOps> Backend for TableBackend<'_, O> {
         }
     }
 
-    fn destroy_range(&mut self, range: IpaRange, budget: u32) -> u64 {
-        let last_table = self.done.tables.saturating_add(u64::from(budget.max(1)));
-        while self.done.tables < last_table && self.position() < range.end {
-            self.step(range.end);
-        }
-        // Counts the tables that `next_mapped` gave up on its way here as well.
+    fn destroy_range(&mut self, range: IpaRange, budget: &mut u32) -> u64 {
+        // The tables that `next_mapped` gave up on its way here count as well, but one more always
+        // fits in.
+        let last_table = (self.charged + u64::from(*budget)).max(self.done.tables + 1);
+        while self.done.tables < last_table && self.step(range.end, last_table) {}
+
+        let spent = self.done.tables - core::mem::replace(&mut self.charged, self.done.tables);
+        *budget = u64::from(*budget).saturating_sub(spent) as u32;
         let unmapped = self.done.leaves + self.done.tables;
         unmapped - core::mem::replace(&mut self.reported, unmapped)
     }

@@ -87,50 +87,56 @@ void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 			figures.leaked, run.pkvm ? "pages" : "tables");
 }
 
+/* There is a memory map for all of such a piece of memory, or for none of it. */
+#define KVM_S2_MAPPED_SHIFT	21
+
 /*
  * The table at @pa, or NULL if no page of the kernel's is there: a corrupt entry
- * must not be followed. @expected is how many of its entries hold a reference, if
- * nobody else does; a debug kernel does not trust it and looks at all of them.
+ * must not be followed. It says in @found how many of its entries hold a reference,
+ * if nobody else does; a debug kernel does not trust that and looks at all of them.
  */
-void *kvm_s2_find_table(__u64 pa, __u32 *expected)
+void *kvm_s2_find_table(__u64 pa, struct kvm_s2_found *found)
 {
-	unsigned long pfn = PHYS_PFN(pa);
+	__u64 piece = pa >> KVM_S2_MAPPED_SHIFT;
 	struct page *page;
 
-	if (unlikely(!pfn_valid(pfn)))
-		return NULL;
-	page = pfn_to_page(pfn);
+	if (piece != found->piece) {
+		if (unlikely(!pfn_valid(PHYS_PFN(pa))))
+			return NULL;
+		found->piece = piece;
+	}
+	page = pfn_to_page(PHYS_PFN(pa));
 	if (unlikely(PageReserved(page)))
 		return NULL;
 
-	*expected = IS_ENABLED(CONFIG_DEBUG_VM) ? U32_MAX : page_ref_count(page) - 1;
+	found->counted = IS_ENABLED(CONFIG_DEBUG_VM) ? U32_MAX : page_ref_count(page) - 1;
 	return __va(pa);
 }
 
-/* Tables with the same owner are accounted together. */
-static unsigned long kvm_s2_owner(const struct folio *folio)
+static bool kvm_s2_same_owner(const struct folio *folio, const struct folio *other)
 {
 #ifdef CONFIG_MEMCG
-	return folio->memcg_data;
-#else
-	return 0;
+	if (folio->memcg_data != other->memcg_data)
+		return false;
 #endif
+	return folio_pgdat(folio) == folio_pgdat(other);
 }
 
+/* Tables with the same owner are accounted together. */
 static void kvm_s2_account_tables(const struct folio_batch *batch)
 {
-	unsigned int first = 0, i;
+	struct folio *owner = batch->folios[0];
+	int nr = 0;
 
-	for (i = 1; i <= folio_batch_count(batch); i++) {
-		struct folio *folio = batch->folios[first];
-
-		if (i < folio_batch_count(batch) &&
-		    kvm_s2_owner(batch->folios[i]) == kvm_s2_owner(folio) &&
-		    folio_pgdat(batch->folios[i]) == folio_pgdat(folio))
-			continue;
-		mod_lruvec_page_state(&folio->page, NR_SECONDARY_PAGETABLE, -(int)(i - first));
-		first = i;
+	for (unsigned int i = 0; i < batch->nr; i++) {
+		if (unlikely(!kvm_s2_same_owner(batch->folios[i], owner))) {
+			mod_lruvec_page_state(&owner->page, NR_SECONDARY_PAGETABLE, -nr);
+			owner = batch->folios[i];
+			nr = 0;
+		}
+		nr++;
 	}
+	mod_lruvec_page_state(&owner->page, NR_SECONDARY_PAGETABLE, -nr);
 }
 
 /*

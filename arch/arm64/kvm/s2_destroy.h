@@ -55,6 +55,16 @@ struct kvm_s2_tables {
 	bool lpa2;
 };
 
+/**
+ * struct kvm_s2_found - The table that was found last
+ * @piece:	The piece of memory that it is in, ~0 before the first.
+ * @counted:	How many of its entries should hold a reference.
+ */
+struct kvm_s2_found {
+	__u64 piece;
+	__u32 counted;
+};
+
 /*
  * The part of struct pkvm_mapping that a drain looks at; s2_destroy_pkvm.c
  * checks that the two agree.
@@ -122,7 +132,7 @@ void kvm_s2_destroy_mappings(const struct kvm_s2_mappings *mappings,
 /* C, for Rust. */
 #define KVM_S2_BATCH	31
 
-void *kvm_s2_find_table(__u64 pa, __u32 *expected);
+void *kvm_s2_find_table(__u64 pa, struct kvm_s2_found *found);
 __u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr);
 bool kvm_s2_put_root_entries(void *table, __u32 counted);
 void kvm_s2_free_root(void *root, size_t size);

@@ -169,6 +169,9 @@ int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *re
 	result->leaves = build.leaves;
 	result->tables = build.tables;
 
+	/* What others have put off must not come in between. */
+	rcu_barrier();
+
 	/* What was built is destroyed in any case; the last run is ours unless a VM ends now. */
 	kvm_s2_destroy(&pgt, kvm_s2_upstream.destroy);
 	kvm_s2_last_figures(&run, &result->figures);

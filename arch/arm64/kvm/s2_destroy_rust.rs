@@ -82,7 +82,7 @@ impl<T> Batch<T> {
 struct KernelTables {
     batch: Batch<c_void>,
     page_size: usize,
-    expected: u32,
+    found: bindings::kvm_s2_found,
     leaked: u64,
     atomics: u64,
 }
@@ -111,13 +111,13 @@ unsafe impl TableOps for KernelTables {
     #[inline]
     fn table(&mut self, pa: PhysAddr) -> Option<Table> {
         // SAFETY: The function takes any address.
-        let va = unsafe { bindings::kvm_s2_find_table(pa.0, &mut self.expected) };
+        let va = unsafe { bindings::kvm_s2_find_table(pa.0, &mut self.found) };
         NonNull::new(va.cast::<Pte>()).map(Table::new)
     }
 
     #[inline]
     fn expected(&self) -> u32 {
-        self.expected
+        self.found.counted
     }
 
     #[inline]
@@ -342,7 +342,10 @@ pub unsafe extern "C" fn kvm_s2_destroy_tables(
     let ops = KernelTables {
         batch: Batch::new(),
         page_size: 1 << tables.page_shift,
-        expected: 0,
+        found: bindings::kvm_s2_found {
+            piece: u64::MAX,
+            ..Default::default()
+        },
         leaked: 0,
         atomics: 0,
     };
