@@ -11,6 +11,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("sandbox drives /dev/kvm and runs on Linux only");
 
+pub mod hugepages;
 pub mod reaper;
 pub mod teardown;
 
