@@ -5,18 +5,22 @@
 use std::fs;
 
 use crate::api::ApiError;
+use crate::config::MemoryConfig;
+use crate::hugepages;
 use crate::reaper::Reaper;
 
-/// Waits until the host has `bytes` available, as long as releases are pending
-/// that may provide them; then it is an error. On a host that does not say how
-/// much it has, all pending releases are waited for instead.
-pub fn admit(reaper: &Reaper, bytes: u64) -> Result<(), ApiError> {
+/// Waits until the host has what a guest needs, as long as releases are pending that
+/// may provide it; then it is an error. On a host that does not say how much it has,
+/// all pending releases are waited for instead.
+pub fn admit(reaper: &Reaper, memory: &MemoryConfig) -> Result<(), ApiError> {
+    let bytes = memory.size;
     loop {
         let pending = reaper.counters().pending_bytes;
-        match available() {
-            Some(available) if available >= bytes => return Ok(()),
-            None if pending == 0 => return Ok(()),
-            Some(available) if pending == 0 => {
+        match available(memory) {
+            Ok(available) if available >= bytes => return Ok(()),
+            // Whatever is wrong with a pool, whoever maps the memory has the words.
+            Err(Unknown) if pending == 0 => return Ok(()),
+            Ok(available) if pending == 0 => {
                 return Err(ApiError::NoMemory {
                     needed: bytes,
                     available,
@@ -30,9 +34,22 @@ pub fn admit(reaper: &Reaper, bytes: u64) -> Result<(), ApiError> {
     }
 }
 
+/// Nobody says how much there is, or it is not for us to say.
+struct Unknown;
+
+/// Bytes that a guest with such memory can have.
+fn available(memory: &MemoryConfig) -> Result<u64, Unknown> {
+    match memory.hugepages() {
+        Some(page) => hugepages::check(page, memory.host_numa_node, memory.size)
+            .map(|pool| pool.available().saturating_mul(page))
+            .map_err(|_| Unknown),
+        None => host_available().ok_or(Unknown),
+    }
+}
+
 /// Bytes the host can give without swapping: what is free for all, or for this
 /// process's control group if that is less.
-fn available() -> Option<u64> {
+fn host_available() -> Option<u64> {
     let host = fs::read_to_string("/proc/meminfo").ok()?;
     let host = meminfo_available(&host)?;
     Some(group_available().map_or(host, |group| host.min(group)))
@@ -62,14 +79,21 @@ mod tests {
     use super::*;
     use crate::reaper::Limits;
 
+    fn memory(size: u64) -> MemoryConfig {
+        MemoryConfig {
+            size,
+            ..Default::default()
+        }
+    }
+
     #[test]
     fn what_fits_is_admitted_and_what_never_will_is_refused() {
         let reaper = Reaper::new(Limits {
             bytes: 1 << 20,
             count: 1,
         });
-        admit(&reaper, 1 << 20).unwrap();
-        let error = admit(&reaper, 1 << 60).unwrap_err();
+        admit(&reaper, &memory(1 << 20)).unwrap();
+        let error = admit(&reaper, &memory(1 << 60)).unwrap_err();
         assert!(matches!(error, ApiError::NoMemory { needed, .. } if needed == 1 << 60));
     }
 
@@ -85,7 +109,7 @@ mod tests {
             Ok(())
         });
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| admit(&reaper, 1 << 60));
+            let waiting = scope.spawn(|| admit(&reaper, &memory(1 << 60)));
             std::thread::sleep(std::time::Duration::from_millis(50));
             assert!(!waiting.is_finished());
             drop(open);

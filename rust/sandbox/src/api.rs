@@ -14,6 +14,7 @@ pub use client::{Client, ClientError};
 pub use error::ApiError;
 pub use http::{bind, serve, ServeError};
 pub use model::{
-    CountersReply, InfoReply, PauseReply, PauseRequest, RestoreRequest, SnapshotRequest, VmStatus,
+    CountersReply, InfoReply, MemoryInfo, PauseReply, PauseRequest, RestoreRequest,
+    SnapshotRequest, VmStatus,
 };
 pub use service::{Options, Service};

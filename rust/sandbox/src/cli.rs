@@ -6,6 +6,7 @@ mod clone;
 mod control;
 mod instance;
 mod progress;
+mod restoring;
 mod run;
 mod value;
 
@@ -34,6 +35,7 @@ Examples:
   sandbox run --id web --kernel bzImage --initramfs root.cpio --console
   sandbox pause --id web --snapshot /var/lib/web.snapshot
   sandbox restore --id web --snapshot /var/lib/web.snapshot --resume
+  sandbox clone --id web --snapshot /var/lib/web.snapshot --count 64 --parallel 16
   sandbox bench pause --quick
   curl --unix-socket $XDG_RUNTIME_DIR/kvm_s2/web/api.sock http://x/api/v1/vm.info";
 
@@ -54,7 +56,7 @@ enum Command {
     /// Bring a VM back in a VMM process that has none
     Restore(control::Restore),
     /// Start VMs that all go on from one snapshot
-    Clone(clone::Clone),
+    Clone(Box<clone::Clone>),
     /// Take a VM apart
     Delete(control::Delete),
     /// End a VMM process and its VM

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::restore::Kind;
+
 /// Pages and everything mapped are multiples of this many bytes.
 pub const PAGE: u64 = 4096;
 
@@ -61,14 +63,65 @@ impl Default for CpusConfig {
 }
 
 /// Guest memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Bytes, a multiple of [`PAGE`].
+    /// Bytes, a multiple of [`PAGE`] and at most [`MAX_MEMORY`].
     pub size: u64,
     /// Whether the host may back the guest with transparent huge pages.
     #[serde(default)]
     pub thp: bool,
+    /// Whether other processes may map the memory too.
+    #[serde(default)]
+    pub shared: bool,
+    /// Whether the memory is in explicit huge pages. Never found out by itself.
+    #[serde(default)]
+    pub hugepages: bool,
+    /// Bytes of such a page, 2 MiB by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hugepage_size: Option<u64>,
+    /// NUMA node of the host that the huge pages come from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_numa_node: Option<u32>,
+}
+
+impl MemoryConfig {
+    /// Bytes of an explicit huge page, if the memory is in such pages.
+    pub fn hugepages(&self) -> Option<u64> {
+        self.hugepages
+            .then(|| self.hugepage_size.unwrap_or(2 << 20))
+    }
+
+    /// What the memory is when it comes to restoring it.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self {
+                hugepages: true, ..
+            } => Kind::Hugepages,
+            Self { shared: true, .. } => Kind::Shared,
+            _ => Kind::Private,
+        }
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let size = self.size;
+        if !(MIN_MEMORY..=MAX_MEMORY).contains(&size) || size % PAGE != 0 {
+            return Err(ConfigError::MemorySize(size));
+        }
+        let Some(page) = self.hugepages() else {
+            return match (self.hugepage_size, self.host_numa_node) {
+                (None, None) => Ok(()),
+                _ => Err(ConfigError::HugepagesOff),
+            };
+        };
+        if !page.is_power_of_two() || page <= PAGE || size % page != 0 {
+            return Err(ConfigError::HugepageSize { page, size });
+        }
+        match self.thp {
+            true => Err(ConfigError::TwoKindsOfHugepages),
+            false => Ok(()),
+        }
+    }
 }
 
 /// What the guest runs: a Linux kernel or a built-in payload, not both.
@@ -98,6 +151,10 @@ pub struct BuiltinConfig {
     /// What the first vCPU does afterwards.
     #[serde(default)]
     pub then: Afterwards,
+    /// Bytes of the working set, from the first one touched on, for
+    /// [`Afterwards::Beat`]; all that was touched by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_set: Option<u64>,
 }
 
 /// What the built-in payload does after touching memory.
@@ -109,6 +166,10 @@ pub enum Afterwards {
     Halt,
     /// Count in memory, so that progress can be seen from outside.
     Count,
+    /// Go round the working set for good: check the word in every page, write another
+    /// one beside it, and `B` to the console after each round. A page that has lost
+    /// its word makes it write `!` and halt.
+    Beat,
 }
 
 /// One disk file.
@@ -181,13 +242,36 @@ pub enum ConfigError {
     #[error("cpus.max_vcpus must equal boot_vcpus: CPU hotplug is not supported")]
     Hotplug,
     /// Memory size is not usable.
-    #[error("memory.size is {0} bytes; it must be a multiple of {PAGE} and at least {MIN_MEMORY}")]
+    #[error(
+        "memory.size is {0} bytes; it must be a multiple of {PAGE}, at least {MIN_MEMORY} and at \
+         most {MAX_MEMORY}"
+    )]
     MemorySize(u64),
+    /// Memory does not consist of whole huge pages.
+    #[error(
+        "memory.size is {size} bytes; with hugepage_size {page} it must be a multiple of that, \
+         and that a power of two above {PAGE}"
+    )]
+    HugepageSize {
+        /// Bytes of a page.
+        page: u64,
+        /// Bytes of memory.
+        size: u64,
+    },
+    /// Words about huge pages that are not asked for.
+    #[error("memory.hugepage_size and host_numa_node need memory.hugepages")]
+    HugepagesOff,
+    /// Explicit and transparent ones.
+    #[error("memory.thp and memory.hugepages exclude each other")]
+    TwoKindsOfHugepages,
     /// Neither or both payloads.
     #[error("payload needs either a kernel or builtin")]
     Payload,
     /// The payload does not fit.
-    #[error("payload.builtin.touch is {touch} bytes; this VM has room for {room}, and at least one page is touched")]
+    #[error(
+        "payload.builtin.touch is {touch} bytes; this VM has room for {room}, at least one page is \
+         touched, and the working set is part of that"
+    )]
     Touch {
         /// Bytes asked for.
         touch: u64,
@@ -208,6 +292,10 @@ pub enum ConfigError {
 /// Below this not even the built-in payload fits.
 pub const MIN_MEMORY: u64 = 4 << 20;
 
+/// More memory than this is refused: the state of a snapshot has a checksum for
+/// every block of it, and a bound.
+pub const MAX_MEMORY: u64 = 256 << 30;
+
 impl VmConfig {
     /// Checks everything that can be checked without touching the host.
     pub fn validate(&self) -> Result<(), ConfigError> {
@@ -218,10 +306,7 @@ impl VmConfig {
         if self.cpus.max_vcpus.is_some_and(|max| max != vcpus) {
             return Err(ConfigError::Hotplug);
         }
-        let size = self.memory.size;
-        if size < MIN_MEMORY || size % PAGE != 0 {
-            return Err(ConfigError::MemorySize(size));
-        }
+        self.memory.validate()?;
         self.validate_payload()?;
         if let Some(vsock) = &self.vsock {
             if vsock.cid < 3 {
@@ -242,7 +327,8 @@ impl VmConfig {
             (Some(_), None) => Ok(()),
             (None, Some(builtin)) => {
                 let room = crate::payload::room(self.memory.size);
-                if (PAGE..=room).contains(&builtin.touch) {
+                let set = builtin.working_set.unwrap_or(builtin.touch);
+                if (PAGE..=room).contains(&builtin.touch) && (PAGE..=builtin.touch).contains(&set) {
                     return Ok(());
                 }
                 Err(ConfigError::Touch {
@@ -291,6 +377,22 @@ mod tests {
             (
                 r#"{"memory":{"size":16777217},"payload":{"kernel":"k"}}"#,
                 "memory.size",
+            ),
+            (
+                r#"{"memory":{"size":999999999999999488},"payload":{"kernel":"k"}}"#,
+                "at most",
+            ),
+            (
+                r#"{"memory":{"size":17825792,"hugepages":true},"payload":{"kernel":"k"}}"#,
+                "hugepage_size 2097152",
+            ),
+            (
+                r#"{"memory":{"size":16777216,"host_numa_node":0},"payload":{"kernel":"k"}}"#,
+                "need memory.hugepages",
+            ),
+            (
+                r#"{"memory":{"size":16777216,"thp":true,"hugepages":true},"payload":{"kernel":"k"}}"#,
+                "exclude",
             ),
             (
                 r#"{"memory":{"size":16777216},"payload":{"builtin":{"touch":16777216}}}"#,

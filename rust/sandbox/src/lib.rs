@@ -3,16 +3,18 @@
 //! A microVM whose pause replies before its memory is torn down, without lying
 //! about what the reply means.
 //!
-//! Two modules stand alone and are what another VMM would take (build with
+//! Four modules stand alone and are what another VMM would take (build with
 //! `default-features = false`): [`reaper`] releases memory off the reply's path
-//! within bounds, and [`teardown`] makes the one cheap order of taking a KVM
-//! guest apart the only order that compiles.
+//! within bounds, [`teardown`] makes the one cheap order of taking a KVM guest
+//! apart the only order that compiles, [`restore`] brings memory back from a
+//! file in one of three ways, and [`hugepages`] knows the host's pools.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("sandbox drives /dev/kvm and runs on Linux only");
 
 pub mod hugepages;
 pub mod reaper;
+pub mod restore;
 pub mod teardown;
 
 #[cfg(feature = "vmm")]
@@ -31,8 +33,6 @@ pub mod events;
 pub mod memory;
 #[cfg(feature = "vmm")]
 pub mod payload;
-#[cfg(feature = "vmm")]
-pub mod restore;
 #[cfg(feature = "vmm")]
 pub mod snapshot;
 #[cfg(feature = "vmm")]

@@ -2,29 +2,31 @@
 
 //! Guest memory: where it lies in the guest, how it is mapped here, how it goes.
 
-use std::ops::Range;
+mod map;
+mod release;
+
+use std::io;
 use std::sync::Arc;
 
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
-use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
+use vm_memory::mmap::MmapRegionError;
 use vm_memory::{
-    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
-    GuestRegionCollectionError, GuestRegionMmap,
+    GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionCollectionError,
 };
 
 use crate::arch;
+use crate::config::{MemoryConfig, PAGE};
+use crate::hugepages::{self, PoolError};
+use crate::restore::file::{FileError, MemoryFile};
+use crate::restore::on_demand::{OnDemand, Prefetch, Progress, Region, StartError};
 use crate::teardown::Ram;
-
-/// Memory is handed to the kernel in pieces of this many bytes when it goes, so
-/// that no other mapping call of this process waits for all of it.
-const PIECE: usize = 64 << 20;
 
 /// Where the bytes of new guest memory come from.
 #[derive(Clone, Debug)]
 pub enum Backing {
     /// Zeroes.
-    Anonymous,
+    Fresh,
     /// A private copy-on-write map of a file that holds all regions one after another.
     File(Arc<std::fs::File>),
 }
@@ -40,6 +42,15 @@ pub enum MemoryError {
         /// The host's answer.
         source: MmapRegionError,
     },
+    /// The pool of huge pages has not enough.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The memory file does not give what it should.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Loading on demand could not begin.
+    #[error(transparent)]
+    OnDemand(#[from] StartError),
     /// The regions do not form one address space.
     #[error("guest memory layout is not valid: {0}")]
     Layout(#[from] GuestRegionCollectionError),
@@ -77,26 +88,94 @@ pub enum UnmapError {
 #[derive(Debug)]
 pub struct GuestRam {
     map: Arc<GuestMemoryMmap>,
-    bytes: u64,
+    config: MemoryConfig,
     threads: usize,
+    on_demand: Option<OnDemand>,
 }
 
 impl GuestRam {
-    /// Maps `bytes` of guest memory, laid out as this architecture wants it.
-    pub fn new(bytes: u64, thp: bool, backing: &Backing) -> Result<Self, MemoryError> {
+    /// Maps guest memory, laid out as this architecture wants it.
+    pub fn new(config: &MemoryConfig, backing: &Backing) -> Result<Self, MemoryError> {
+        if let Some(page) = config.hugepages() {
+            hugepages::check(page, config.host_numa_node, config.size)?;
+        }
         let mut offset = 0;
         let mut regions = Vec::new();
-        for range in arch::ram_ranges(bytes) {
+        for range in arch::ram_ranges(config.size) {
             let size = range.end - range.start;
-            let region = map_region(&range, offset, thp, backing)?;
-            regions.push(region);
+            regions.push(map::map_region(&range, offset, config, backing)?);
             offset += size;
         }
         Ok(Self {
             map: Arc::new(GuestMemoryMmap::from_regions(regions)?),
-            bytes,
+            config: *config,
             threads: 1,
+            on_demand: None,
         })
+    }
+
+    /// Memory with the content of a file.
+    pub fn copied(config: &MemoryConfig, file: &MemoryFile) -> Result<Self, MemoryError> {
+        let ram = Self::new(config, &Backing::Fresh)?;
+        let mut offset = 0;
+        for region in ram.map.iter() {
+            let length = region.len() as usize;
+            // SAFETY: the mapping was just made, lives as long as `ram`, and nobody
+            // else knows of it yet.
+            let memory = unsafe { std::slice::from_raw_parts_mut(region.as_ptr(), length) };
+            file.copy_to(offset, memory)?;
+            offset += region.len();
+        }
+        Ok(ram)
+    }
+
+    /// Memory that gets the content of a file when it is touched. `failed` is told
+    /// when that has become impossible, just before the memory gets inaccessible.
+    pub fn on_demand(
+        config: &MemoryConfig,
+        file: MemoryFile,
+        prefetch: Prefetch,
+        failed: impl FnOnce(&str) + Send + 'static,
+    ) -> Result<Self, MemoryError> {
+        let mut ram = Self::new(config, &Backing::Fresh)?;
+        let mut offset = 0;
+        let mut regions = Vec::new();
+        for region in ram.map.iter() {
+            let start = region.as_ptr() as usize;
+            regions.push(Region {
+                memory: start..start + region.len() as usize,
+                offset,
+                page: config.hugepages().unwrap_or(PAGE) as usize,
+            });
+            offset += region.len();
+        }
+        // SAFETY: the mappings are new, and teardown and drop end the loading first.
+        let loading = unsafe { OnDemand::start(regions, file, prefetch, failed) }?;
+        ram.on_demand = Some(loading);
+        Ok(ram)
+    }
+
+    /// How far loading on demand is, if that is how the memory came.
+    pub fn progress(&self) -> Option<Progress> {
+        self.on_demand.as_ref().map(OnDemand::progress)
+    }
+
+    /// Makes sure that all of the memory can be read, and loads what is missing.
+    pub fn load_all(&self) -> io::Result<()> {
+        let Some(on_demand) = &self.on_demand else {
+            return Ok(());
+        };
+        for region in self.map.iter() {
+            let (address, bytes) = (region.as_ptr().cast(), region.len() as usize);
+            // SAFETY: the mapping lives as long as `self`. Where it has become
+            // inaccessible this is an error, while a read would be the end of us.
+            if unsafe { libc::madvise(address, bytes, libc::MADV_POPULATE_READ) } != 0 {
+                let error = io::Error::last_os_error();
+                let reason = on_demand.progress().failure;
+                return Err(reason.map_or(error, io::Error::other));
+            }
+        }
+        Ok(())
     }
 
     /// Lets KVM map this memory into the guest.
@@ -138,115 +217,43 @@ impl Ram for GuestRam {
     type Error = UnmapError;
 
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.config.size
     }
 
-    fn unmap(self) -> Result<(), UnmapError> {
+    fn unmap(mut self) -> Result<(), UnmapError> {
+        self.on_demand = None;
         let holders = Arc::strong_count(&self.map);
-        let map = Arc::into_inner(self.map).ok_or(UnmapError::Shared(holders - 1))?;
-        let pieces: Vec<_> = map.iter().flat_map(pieces).collect();
-        drop_pages(&pieces, self.threads)
-        // The mappings themselves go with `map`, cheaply: they are empty now.
+        let map = Arc::get_mut(&mut self.map).ok_or(UnmapError::Shared(holders - 1))?;
+        if self.config.hugepages().is_some() || self.config.shared {
+            // Few pages, or a file's: they go with the mapping.
+            return Ok(());
+        }
+        let pieces: Vec<_> = map.iter().flat_map(release::pieces).collect();
+        release::drop_pages(&pieces, self.threads)
+        // The mappings themselves go with `self`, cheaply: they are empty now.
     }
 }
 
-fn map_region(
-    range: &Range<u64>,
-    offset: u64,
-    thp: bool,
-    backing: &Backing,
-) -> Result<GuestRegionMmap, MemoryError> {
-    let bytes = range.end - range.start;
-    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
-    let builder = MmapRegionBuilder::new(size).with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE);
-    let builder = match backing {
-        Backing::Anonymous => builder.with_mmap_flags(flags | libc::MAP_ANONYMOUS),
-        Backing::File(file) => builder
-            .with_mmap_flags(flags)
-            .with_file_offset(FileOffset::from_arc(file.clone(), offset)),
-    };
-    let map = builder
-        .build()
-        .map_err(|source| MemoryError::Map { bytes, source })?;
-    let advice = if thp {
-        libc::MADV_HUGEPAGE
-    } else {
-        libc::MADV_NOHUGEPAGE
-    };
-    // SAFETY: the range is exactly the mapping just made. The advice changes no
-    // content, and a kernel without huge pages may refuse it.
-    unsafe { libc::madvise(map.as_ptr().cast(), size, advice) };
-    GuestRegionMmap::new(map, GuestAddress(range.start)).ok_or(MemoryError::Layout(
-        GuestRegionCollectionError::NoMemoryRegion,
-    ))
-}
-
-/// Host address and length; an integer, because it crosses threads.
-#[derive(Clone, Copy)]
-struct Piece {
-    address: usize,
-    bytes: usize,
-}
-
-fn pieces(region: &GuestRegionMmap) -> impl Iterator<Item = Piece> {
-    let base = region.as_ptr() as usize;
-    let size = region.size();
-    (0..size).step_by(PIECE).map(move |offset| Piece {
-        address: base + offset,
-        bytes: PIECE.min(size - offset),
-    })
-}
-
-/// Gives the pages back; the first error wins, but every piece is tried.
-fn drop_pages(pieces: &[Piece], threads: usize) -> Result<(), UnmapError> {
-    let share = pieces.len().div_ceil(threads).max(1);
-    let mut shares = pieces.chunks(share);
-    let own = shares.next().unwrap_or_default();
-    std::thread::scope(|scope| {
-        let others: Vec<_> = shares
-            .map(|share| {
-                std::thread::Builder::new()
-                    .spawn_scoped(scope, move || drop_share(share))
-                    .map_err(|_| share)
-            })
-            .collect();
-        let mut result = drop_share(own);
-        for other in others {
-            let ended = match other {
-                Ok(thread) => thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // No thread to be had: do its share here.
-                Err(share) => drop_share(share),
-            };
-            result = result.and(ended);
-        }
-        result
-    })
-}
-
-fn drop_share(pieces: &[Piece]) -> Result<(), UnmapError> {
-    let mut result = Ok(());
-    for piece in pieces {
-        let address = piece.address as *mut libc::c_void;
-        // SAFETY: the piece lies inside a mapping that the caller owns alone, so
-        // nobody sees its bytes turn to zero.
-        if unsafe { libc::madvise(address, piece.bytes, libc::MADV_DONTNEED) } != 0 {
-            result = result.and(Err(UnmapError::Drop {
-                bytes: piece.bytes,
-                source: std::io::Error::last_os_error(),
-            }));
-        }
+impl Drop for GuestRam {
+    fn drop(&mut self) {
+        // Its threads must not outlive the mapping they fill.
+        self.on_demand = None;
     }
-    result
 }
 
 #[cfg(test)]
 mod tests {
-    use vm_memory::Bytes;
+    use vm_memory::{Bytes, GuestAddress};
 
     use super::*;
+
+    fn fresh(size: u64) -> Result<GuestRam, MemoryError> {
+        let config = MemoryConfig {
+            size,
+            ..Default::default()
+        };
+        GuestRam::new(&config, &Backing::Fresh)
+    }
 
     /// Resident bytes of this process, from /proc.
     fn resident() -> u64 {
@@ -258,7 +265,7 @@ mod tests {
     fn unmapped_memory_is_back_with_the_host() {
         const SIZE: u64 = 256 << 20;
         for threads in [1, 3] {
-            let mut ram = GuestRam::new(SIZE, false, &Backing::Anonymous).unwrap();
+            let mut ram = fresh(SIZE).unwrap();
             ram.release_threads(threads);
             for offset in (0..SIZE).step_by(4096) {
                 let address = GuestAddress(arch::RAM_START + offset);
@@ -273,7 +280,7 @@ mod tests {
 
     #[test]
     fn memory_that_a_device_still_uses_is_reported() {
-        let ram = GuestRam::new(4 << 20, false, &Backing::Anonymous).unwrap();
+        let ram = fresh(4 << 20).unwrap();
         let _device = ram.share();
         assert!(matches!(ram.unmap(), Err(UnmapError::Shared(1))));
     }

@@ -3,7 +3,7 @@
 //! The built-in guest: a few instructions that touch memory and say so.
 //!
 //! It writes one word to every page of its range, `T` to the console, and then
-//! halts or counts. Each architecture brings the instructions; the numbers they
+//! halts, counts, or goes round part of its pages. Each architecture brings the instructions; the numbers they
 //! need are in registers, which [`crate::arch`] sets from a [`Program`].
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
@@ -29,6 +29,8 @@ pub struct Program {
     pub pages: u64,
     /// Word to count in.
     pub counter: u64,
+    /// Pages to go round afterwards, at least one.
+    pub working_set: u64,
 }
 
 /// Bytes that the payload can touch in a VM with `memory` bytes.
@@ -43,6 +45,7 @@ pub fn load(memory: &GuestMemoryMmap, config: &BuiltinConfig) -> Result<Program,
     let code = match config.then {
         Afterwards::Halt => arch::TOUCH_THEN_HALT,
         Afterwards::Count => arch::TOUCH_THEN_COUNT,
+        Afterwards::Beat => arch::TOUCH_THEN_BEAT,
     };
     memory.write_slice(code, GuestAddress(CODE))?;
     Ok(Program {
@@ -50,5 +53,6 @@ pub fn load(memory: &GuestMemoryMmap, config: &BuiltinConfig) -> Result<Program,
         first: FIRST,
         pages: config.touch / PAGE,
         counter: COUNTER,
+        working_set: config.working_set.unwrap_or(config.touch) / PAGE,
     })
 }

@@ -6,24 +6,24 @@
 //! then renamed, so that it is there as a whole or not at all.
 
 mod format;
-mod memory;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use vm_memory::GuestMemoryMmap;
+use vm_memory::{GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::arch::{VcpuState, VmState};
 use crate::config::VmConfig;
 use crate::devices::DevicesState;
+use crate::restore::file::{self, FileError, Index, MemoryFile};
 
-pub use format::{decode, encode, DecodeError};
+pub use format::{decode, encode, seal, DecodeError};
 
 /// Name of the state file in a snapshot.
 pub const STATE_FILE: &str = "state";
-/// Name of the memory file in a snapshot: all RAM, region after region.
+/// Name of the memory file in a snapshot, see [`crate::restore::file`].
 pub const MEMORY_FILE: &str = "memory";
 
 /// Everything about a VM but its memory.
@@ -37,6 +37,16 @@ pub struct State {
     pub vm: VmState,
     /// Devices.
     pub devices: DevicesState,
+    /// What the memory file holds.
+    pub memory: Index,
+}
+
+/// Everything about a VM that stands still but its memory.
+pub(crate) struct Standing {
+    pub(crate) config: VmConfig,
+    pub(crate) vcpus: Vec<VcpuState>,
+    pub(crate) vm: VmState,
+    pub(crate) devices: DevicesState,
 }
 
 /// A snapshot could not be written. Nothing of it is left.
@@ -51,6 +61,9 @@ pub enum SaveError {
     /// The state could not be encoded.
     #[error("cannot encode the state: {0}")]
     Encode(#[from] serde_json::Error),
+    /// Memory that was to be loaded on demand cannot be had any more.
+    #[error("cannot read guest memory: {0}")]
+    Memory(io::Error),
     /// Something else is where the snapshot should go.
     #[error("{0:?} exists and is no snapshot; choose another place")]
     Occupied(PathBuf),
@@ -91,62 +104,77 @@ pub enum LoadError {
         /// What is wrong.
         source: DecodeError,
     },
-    /// The memory file does not hold what the state says.
-    #[error("snapshot memory {path:?} has {found} bytes, the state says {expected}")]
-    MemorySize {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        found: u64,
-        /// What it should be.
-        expected: u64,
+    /// The state is sound, but the memory file is not what it says.
+    #[error(transparent)]
+    Memory(#[from] FileError),
+    /// The state contradicts itself.
+    #[error("the state is for {memory} bytes of memory and the memory file has {file}")]
+    Contradiction {
+        /// By the configuration.
+        memory: u64,
+        /// By the index.
+        file: u64,
     },
 }
 
 /// Writes a snapshot; one that is already at `directory` is replaced.
 pub(crate) fn save(
     directory: &Path,
-    state: &State,
+    standing: Standing,
     ram: &GuestMemoryMmap,
 ) -> Result<(), SaveError> {
     if directory.exists() && !is_replaceable(directory) {
         return Err(SaveError::Occupied(directory.to_owned()));
     }
     let partial = partial(directory);
-    let bytes = encode(state)?;
-    let written = write(&partial, &bytes, ram).and_then(|()| publish(&partial, directory));
-    written.map_err(|source| {
+    let failed = |source| SaveError::Write {
+        path: directory.to_owned(),
+        source,
+    };
+    let write = || {
+        let memory = write_memory(&partial, ram).map_err(failed)?;
+        let Standing {
+            config,
+            vcpus,
+            vm,
+            devices,
+        } = standing;
+        let state = encode(&State {
+            config,
+            vcpus,
+            vm,
+            devices,
+            memory,
+        })?;
+        write_state(&partial, &state).map_err(failed)?;
+        publish(&partial, directory).map_err(failed)
+    };
+    write().inspect_err(|_| {
         // The first error is the one to tell; the next snapshot cleans up too.
         let _ = fs::remove_dir_all(&partial);
-        SaveError::Write {
-            path: directory.to_owned(),
-            source,
-        }
     })
 }
 
-/// Reads the state of a snapshot and opens its memory file.
-pub fn load(directory: &Path) -> Result<(State, File), LoadError> {
+/// Reads the state of a snapshot.
+pub fn load(directory: &Path) -> Result<State, LoadError> {
     let path = directory.join(STATE_FILE);
-    let read = |path: &Path| {
-        let path = path.to_owned();
-        move |source| LoadError::Read { path, source }
+    let read = |source| LoadError::Read {
+        path: path.clone(),
+        source,
     };
-    let file = File::open(&path).map_err(read(&path))?;
-    let bytes = format::read_bounded(file).map_err(read(&path))?;
+    let file = File::open(&path).map_err(read)?;
+    let bytes = format::read_bounded(file).map_err(read)?;
     let state: State = decode(&bytes).map_err(|source| LoadError::Decode { path, source })?;
-    let path = directory.join(MEMORY_FILE);
-    let memory = File::open(&path).map_err(read(&path))?;
-    let found = memory.metadata().map_err(read(&path))?.len();
-    let expected = state.config.memory.size;
-    if found != expected {
-        return Err(LoadError::MemorySize {
-            path,
-            found,
-            expected,
-        });
+    let (memory, file) = (state.config.memory.size, state.memory.bytes());
+    if memory != file {
+        return Err(LoadError::Contradiction { memory, file });
     }
-    Ok((state, memory))
+    Ok(state)
+}
+
+/// Opens the memory file that belongs to a state, by whichever name it has.
+pub fn open_memory(path: &Path, state: &State) -> Result<MemoryFile, LoadError> {
+    Ok(MemoryFile::open(path, state.memory.clone())?)
 }
 
 /// Where an unfinished snapshot is written. The name is fixed, so that the next
@@ -163,14 +191,20 @@ fn is_replaceable(directory: &Path) -> bool {
         || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-fn write(partial: &Path, state: &[u8], ram: &GuestMemoryMmap) -> io::Result<()> {
+fn write_memory(partial: &Path, ram: &GuestMemoryMmap) -> io::Result<Index> {
     match fs::remove_dir_all(partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => fs::create_dir_all(partial)?,
     }
-    let file = File::create_new(partial.join(MEMORY_FILE))?;
-    memory::write(&file, ram)?;
-    file.sync_all()?;
+    let regions = ram.iter().map(|region| {
+        // SAFETY: the mapping lives as long as `ram`, and no thread of the VM runs,
+        // so nobody writes to it.
+        unsafe { std::slice::from_raw_parts(region.as_ptr(), region.len() as usize) }
+    });
+    file::write(&File::create_new(partial.join(MEMORY_FILE))?, regions)
+}
+
+fn write_state(partial: &Path, state: &[u8]) -> io::Result<()> {
     let mut file = File::create_new(partial.join(STATE_FILE))?;
     io::Write::write_all(&mut file, state)?;
     file.sync_all()?;

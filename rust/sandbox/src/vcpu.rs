@@ -57,7 +57,8 @@ impl ExitSlot {
         exit.clone()
     }
 
-    fn set(&self, exit: GuestExit) {
+    /// Leaves word, unless somebody has before.
+    pub(crate) fn set(&self, exit: GuestExit) {
         self.lock().get_or_insert(exit);
         self.changed.notify_all();
     }

@@ -8,7 +8,9 @@
 
 mod core;
 mod paused;
+mod restore;
 mod running;
 
 pub use paused::{CreateError, PausedVm, Release, TeardownReport};
+pub use restore::{restore, Overrides, RestoreError, RestoreOptions};
 pub use running::{ResumeError, RunningVm};

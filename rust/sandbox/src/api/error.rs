@@ -2,9 +2,10 @@
 
 //! What can go wrong with a request, and the HTTP status that says so.
 
-use crate::restore::RestoreError;
+use crate::hugepages::PoolError;
+use crate::memory::MemoryError;
 use crate::snapshot::SaveError;
-use crate::vm::CreateError;
+use crate::vm::{CreateError, RestoreError};
 
 /// A request that was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -76,18 +77,36 @@ impl ApiError {
     pub fn status(&self) -> u16 {
         match self {
             Self::Body(_) | Self::Url(_) => 400,
-            Self::Create(CreateError::Config(_)) => 400,
+            Self::Create(error) | Self::Restore(RestoreError::Create(error)) => create(error),
+            Self::Restore(RestoreError::Overrides { .. }) => 400,
             Self::Path(_) | Self::NoVm | Self::PausedOut => 404,
             Self::Method(_) => 405,
             Self::Exists | Self::Busy(_) | Self::State { .. } => 409,
             Self::TooLarge(_) => 413,
             // What the request names is not fit for it: the client's to change.
-            Self::Restore(RestoreError::Load(_)) => 422,
+            Self::Restore(RestoreError::Load(_) | RestoreError::Refused(_)) => 422,
+            Self::Restore(RestoreError::Memory(error)) => memory(error),
             Self::Save(SaveError::Occupied(_)) => 422,
-            Self::Create(CreateError::Kernel(_) | CreateError::Device(_)) => 422,
             Self::Save(error) if error.is_no_space() => 507,
             Self::NoMemory { .. } => 503,
             _ => 500,
         }
+    }
+}
+
+fn create(error: &CreateError) -> u16 {
+    match error {
+        CreateError::Config(_) => 400,
+        CreateError::Kernel(_) | CreateError::Device(_) => 422,
+        CreateError::Memory(error) => memory(error),
+        _ => 500,
+    }
+}
+
+fn memory(error: &MemoryError) -> u16 {
+    match error {
+        MemoryError::Pool(PoolError::Short { .. }) => 503,
+        MemoryError::Pool(_) | MemoryError::File(_) => 422,
+        _ => 500,
     }
 }

@@ -164,7 +164,7 @@ fn dispatch(service: &Service, name: &str, body: &[u8]) -> Result<Response, ApiE
         "vm.pause" if body.is_empty() => done(service.pause()?),
         "vm.pause" => reply(&service.pause_to(&parse(body)?)?),
         "vm.snapshot" => done(service.snapshot(&parse(body)?)?),
-        "vm.restore" => done(service.restore(&parse(body)?)?),
+        "vm.restore" => reply(&service.restore(&parse(body)?)?),
         "vm.delete" => done(service.delete(release_of(body)?)?),
         "vm.info" => reply(&service.info()?),
         _ => reply(&service.counters()),

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::ApiError;
 use crate::config::VmConfig;
 use crate::reaper::{Counters, Failure};
-use crate::restore::MemoryMode;
+use crate::restore::on_demand::Progress;
+use crate::restore::{Asked, Plan};
 use crate::vcpu::GuestExit;
-use crate::vm::{Release, TeardownReport};
+use crate::vm::{Overrides, Release, RestoreOptions, TeardownReport};
 
 /// Body of `vm.pause`. Without one the VM stays in memory and can be resumed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,10 +52,41 @@ pub struct RestoreRequest {
     pub source_url: String,
     /// How its memory comes back.
     #[serde(default)]
-    pub memory_mode: MemoryMode,
+    pub memory_mode: Asked,
+    /// Leave memory that nobody touches where it is, when it is loaded on demand.
+    #[serde(default)]
+    pub no_prefetch: bool,
+    /// Makes the VM a clone: a directory of its own for a link to the memory file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clone_directory: Option<PathBuf>,
+    /// What differs from the VM that was saved.
+    #[serde(default)]
+    pub overrides: Overrides,
     /// Set it in motion too, instead of leaving it paused.
     #[serde(default)]
     pub resume: bool,
+}
+
+impl RestoreRequest {
+    pub(super) fn options(&self) -> RestoreOptions {
+        RestoreOptions {
+            asked: self.memory_mode,
+            no_prefetch: self.no_prefetch,
+            clone_directory: self.clone_directory.clone(),
+            overrides: self.overrides.clone(),
+        }
+    }
+}
+
+/// How the memory of a restored VM came.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryInfo {
+    /// What was asked for, what happened, and why.
+    #[serde(flatten)]
+    pub plan: Plan,
+    /// How far loading on demand is, if that is what happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<Progress>,
 }
 
 /// What a VM is doing.
@@ -82,7 +114,7 @@ pub struct InfoReply {
     /// The operation going on, if any.
     pub operation: Option<&'static str>,
     /// How its memory came, if it was restored.
-    pub memory_mode: Option<MemoryMode>,
+    pub memory_mode: Option<MemoryInfo>,
     /// Why the guest stopped by itself, if it has.
     pub exit: Option<GuestExit>,
 }

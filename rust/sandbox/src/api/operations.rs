@@ -10,10 +10,10 @@ use super::service::{Service, Slot, Vm};
 use super::ApiError;
 use crate::admission;
 use crate::config::VmConfig;
-use crate::restore::{restore, MemoryMode, RestoreError};
+use crate::restore::Plan;
 use crate::snapshot;
 use crate::vcpu::GuestExit;
-use crate::vm::{PausedVm, Release, RunningVm};
+use crate::vm::{restore, PausedVm, Release, RestoreError, RestoreOptions, RunningVm};
 
 impl Service {
     /// `vm.create`: remembers the configuration, and boots nothing.
@@ -33,15 +33,20 @@ impl Service {
     /// `vm.boot`.
     pub fn boot(&self) -> Result<(), ApiError> {
         self.operate("vm.boot", |slot| match slot {
-            Slot::Created(config) => match PausedVm::create(*config.clone()) {
+            Slot::Created(config) => match self.create_vm(&config) {
                 Ok(vm) => self.start(Vm::new(vm, None)),
-                Err(error) => (Slot::Created(config), Err(error.into())),
+                Err(error) => (Slot::Created(config), Err(error)),
             },
             other => {
                 let error = other.refuse("vm.boot", "created");
                 (other, Err(error))
             }
         })
+    }
+
+    fn create_vm(&self, config: &VmConfig) -> Result<PausedVm, ApiError> {
+        admission::admit(&self.reaper, &config.memory)?;
+        Ok(PausedVm::create(config.clone())?)
     }
 
     /// `vm.resume`.
@@ -55,14 +60,14 @@ impl Service {
         })
     }
 
-    fn start(&self, Vm { vm, mode }: Vm<PausedVm>) -> (Slot, Result<(), ApiError>) {
+    fn start(&self, Vm { vm, plan }: Vm<PausedVm>) -> (Slot, Result<(), ApiError>) {
         let mut vm = *vm;
         vm.release_threads(self.release_threads);
         match vm.resume() {
-            Ok(vm) => (Slot::Running(Vm::new(vm, mode)), Ok(())),
+            Ok(vm) => (Slot::Running(Vm::new(vm, plan)), Ok(())),
             Err(error) => {
                 let text = error.to_string();
-                let vm = Vm { vm: error.vm, mode };
+                let vm = Vm { vm: error.vm, plan };
                 (Slot::Paused(vm), Err(ApiError::Resume(text)))
             }
         }
@@ -71,7 +76,7 @@ impl Service {
     /// `vm.pause` without a body: the VM stays in memory.
     pub fn pause(&self) -> Result<(), ApiError> {
         self.operate("vm.pause", |slot| match slot {
-            Slot::Running(Vm { vm, mode }) => (Slot::Paused(Vm::new(vm.pause(), mode)), Ok(())),
+            Slot::Running(Vm { vm, plan }) => (Slot::Paused(Vm::new(vm.pause(), plan)), Ok(())),
             other => {
                 let error = other.refuse("vm.pause", "running");
                 (other, Err(error))
@@ -83,9 +88,9 @@ impl Service {
     pub fn pause_to(&self, request: &PauseRequest) -> Result<PauseReply, ApiError> {
         let directory = file_url(&request.destination_url)?;
         self.operate("vm.pause", |slot| match slot {
-            Slot::Running(Vm { vm, mode }) => {
+            Slot::Running(Vm { vm, plan }) => {
                 let start = Instant::now();
-                let paused = Vm::new(vm.pause(), mode);
+                let paused = Vm::new(vm.pause(), plan);
                 let stop_ns = nanoseconds(start);
                 match paused.vm.snapshot(&directory) {
                     Ok(()) => self.finish_pause(*paused.vm, request.release, start, stop_ns),
@@ -133,26 +138,39 @@ impl Service {
         })
     }
 
-    /// `vm.restore`. The memory of an earlier VM may still be on its way back: it
-    /// is waited for as long as the host has no room for both.
-    pub fn restore(&self, request: &RestoreRequest) -> Result<(), ApiError> {
+    /// `vm.restore`; says how the memory came. The memory of an earlier VM may still
+    /// be on its way back: it is waited for as long as the host has no room for both.
+    pub fn restore(&self, request: &RestoreRequest) -> Result<Plan, ApiError> {
         let directory = file_url(&request.source_url)?;
+        let options = request.options();
         self.operate("vm.restore", |slot| match slot {
             Slot::Empty | Slot::PausedOut => {
-                match self.restore_from(&directory, request.memory_mode) {
-                    Ok(vm) if request.resume => self.start(vm),
-                    Ok(vm) => (Slot::Paused(vm), Ok(())),
-                    Err(error) => (slot, Err(error)),
+                let (vm, plan) = match self.restore_from(&directory, &options) {
+                    Ok(restored) => restored,
+                    Err(error) => return (slot, Err(error)),
+                };
+                self.events.emit("vm", "memory-mode", &plan);
+                let vm = Vm::new(vm, Some(plan.clone()));
+                match request.resume {
+                    true => {
+                        let (slot, started) = self.start(vm);
+                        (slot, started.map(|()| plan))
+                    }
+                    false => (Slot::Paused(vm), Ok(plan)),
                 }
             }
             other => (other, Err(ApiError::Exists)),
         })
     }
 
-    fn restore_from(&self, directory: &Path, mode: MemoryMode) -> Result<Vm<PausedVm>, ApiError> {
-        let (state, _) = snapshot::load(directory).map_err(RestoreError::from)?;
-        admission::admit(&self.reaper, state.config.memory.size)?;
-        Ok(Vm::new(restore(directory, mode)?, Some(mode)))
+    fn restore_from(
+        &self,
+        directory: &Path,
+        options: &RestoreOptions,
+    ) -> Result<(PausedVm, Plan), ApiError> {
+        let state = snapshot::load(directory).map_err(RestoreError::from)?;
+        admission::admit(&self.reaper, &state.config.memory)?;
+        Ok(restore(directory, options)?)
     }
 
     /// `vm.delete`: waits for what is going on, and succeeds without a VM too.

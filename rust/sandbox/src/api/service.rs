@@ -8,12 +8,13 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::model::{CountersReply, InfoReply, VmStatus};
+use super::model::{CountersReply, InfoReply, MemoryInfo, VmStatus};
 use super::ApiError;
 use crate::config::VmConfig;
 use crate::events::EventLog;
 use crate::reaper::{Limits, Reaper};
-use crate::restore::MemoryMode;
+use crate::restore::on_demand::Progress;
+use crate::restore::Plan;
 use crate::vm::{PausedVm, RunningVm};
 
 /// How the service treats memory and whom it tells.
@@ -58,13 +59,13 @@ pub(super) enum Slot {
 /// A VM, and how its memory came.
 pub(super) struct Vm<T> {
     pub(super) vm: Box<T>,
-    pub(super) mode: Option<MemoryMode>,
+    pub(super) plan: Option<Plan>,
 }
 
 impl<T> Vm<T> {
-    pub(super) fn new(vm: T, mode: Option<MemoryMode>) -> Self {
+    pub(super) fn new(vm: T, plan: Option<Plan>) -> Self {
         let vm = Box::new(vm);
-        Self { vm, mode }
+        Self { vm, plan }
     }
 }
 
@@ -167,11 +168,11 @@ impl Service {
     /// `vm.info`: never waits for an operation.
     pub fn info(&self) -> Result<InfoReply, ApiError> {
         let slot = self.lock();
-        let reply = |config, state, mode, exit| InfoReply {
+        let reply = |config, state, memory_mode, exit| InfoReply {
             config,
             state,
             operation: None,
-            memory_mode: mode,
+            memory_mode,
             exit,
         };
         match &*slot {
@@ -180,18 +181,19 @@ impl Service {
             Slot::Created(config) => {
                 Ok(reply(Some(*config.clone()), VmStatus::Created, None, None))
             }
-            Slot::Running(Vm { vm, mode }) => {
+            Slot::Running(Vm { vm, plan }) => {
                 let exit = vm.exit();
                 let state = match exit {
                     None => VmStatus::Running,
                     Some(_) => VmStatus::Shutdown,
                 };
-                Ok(reply(Some(vm.config().clone()), state, *mode, exit))
+                let memory = memory_info(plan, vm.progress());
+                Ok(reply(Some(vm.config().clone()), state, memory, exit))
             }
-            Slot::Paused(Vm { vm, mode }) => Ok(reply(
+            Slot::Paused(Vm { vm, plan }) => Ok(reply(
                 Some(vm.config().clone()),
                 VmStatus::Paused,
-                *mode,
+                memory_info(plan, vm.progress()),
                 vm.exit(),
             )),
             Slot::Busy(operation) => Ok(InfoReply {
@@ -223,6 +225,11 @@ impl Service {
     pub(super) fn lock(&self) -> MutexGuard<'_, Slot> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn memory_info(plan: &Option<Plan>, on_demand: Option<Progress>) -> Option<MemoryInfo> {
+    let plan = plan.clone()?;
+    Some(MemoryInfo { plan, on_demand })
 }
 
 /// Fills the slot again, also while a panic unwinds.

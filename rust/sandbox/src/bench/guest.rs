@@ -46,11 +46,16 @@ impl Drop for WorkDir {
 pub(super) fn config(bytes: u64, thp: bool, console: &Path) -> VmConfig {
     VmConfig {
         cpus: Default::default(),
-        memory: MemoryConfig { size: bytes, thp },
+        memory: MemoryConfig {
+            size: bytes,
+            thp,
+            ..Default::default()
+        },
         payload: PayloadConfig {
             builtin: Some(BuiltinConfig {
                 touch: bytes.saturating_sub(UNTOUCHED).max(4096),
                 then: Afterwards::Halt,
+                working_set: None,
             }),
             ..Default::default()
         },

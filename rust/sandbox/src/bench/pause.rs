@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use sandbox::reaper::{Limits, Reaper};
-use sandbox::restore::{restore, MemoryMode};
-use sandbox::vm::Release;
+use sandbox::vm::{restore, Release, RestoreOptions};
 
 use super::guest::{touched, WorkDir};
 use super::report::Report;
@@ -184,7 +183,7 @@ impl Pause {
                 vm.snapshot(&snapshot)?;
                 let _ = vm.teardown(&reaper, "restore", release);
                 let start = Instant::now();
-                let vm = restore(&snapshot, MemoryMode::Copy)?.resume()?;
+                let vm = restore(&snapshot, &RestoreOptions::default())?.0.resume()?;
                 times.of(release).push(start.elapsed());
                 drop(vm);
                 reaper.wait_released(None)?;

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use sandbox::api::Client;
 use serde_json::{json, Value};
 
+use super::restoring::{show_notes, Memory};
 use super::{spinner, Outcome, Target};
 
 /// A command without options of its own.
@@ -34,15 +35,6 @@ enum ReleaseWhen {
     Deferred,
     /// Before the reply
     BeforeReply,
-}
-
-/// How memory comes from a snapshot.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Mode {
-    /// Read all of it before the guest runs
-    Copy,
-    /// Map it privately and read what is touched
-    Mmap,
 }
 
 #[derive(Debug, Args)]
@@ -76,9 +68,8 @@ pub(super) struct Restore {
     /// Directory to read
     #[arg(long, value_name = "DIR")]
     snapshot: PathBuf,
-    /// How its memory comes back
-    #[arg(long, value_enum, default_value = "copy")]
-    memory_mode: Mode,
+    #[command(flatten)]
+    memory: Memory,
     /// Set it in motion too
     #[arg(long)]
     resume: bool,
@@ -156,10 +147,12 @@ impl Snapshot {
 
 impl Restore {
     pub(super) fn run(&self) -> Outcome {
-        let body = restore_body(&self.snapshot, self.memory_mode, self.resume)?;
+        let mut body = restore_body(&self.snapshot, self.memory)?;
+        body["resume"] = self.resume.into();
         let spinner = spinner(format!("restoring {}", self.target.name()));
-        client(&self.target).put("vm.restore", &body)?;
+        let plan = client(&self.target).put("vm.restore", &body.to_string())?;
         spinner.finish_and_clear();
+        show_notes(&serde_json::from_str(&plan)?);
         Ok(())
     }
 }
@@ -173,17 +166,12 @@ impl Delete {
 }
 
 /// Body of `vm.restore`.
-pub(super) fn restore_body(
-    directory: &Path,
-    mode: Mode,
-    resume: bool,
-) -> Result<String, std::io::Error> {
-    let body = json!({
-        "source_url": file_url(directory)?,
-        "memory_mode": word(mode),
-        "resume": resume,
-    });
-    Ok(body.to_string())
+pub(super) fn restore_body(directory: &Path, memory: Memory) -> Result<Value, std::io::Error> {
+    let mut body = json!({ "source_url": file_url(directory)? });
+    for (name, value) in memory.fields() {
+        body[name] = value;
+    }
+    Ok(body)
 }
 
 fn client(target: &Target) -> Client {
@@ -195,7 +183,7 @@ fn file_url(path: &Path) -> Result<String, std::io::Error> {
     Ok(format!("file://{}", std::path::absolute(path)?.display()))
 }
 
-fn word(value: impl ValueEnum) -> String {
+pub(super) fn word(value: impl ValueEnum) -> String {
     value
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned())

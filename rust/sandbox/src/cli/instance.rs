@@ -6,8 +6,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use sandbox::api::Client;
+
+/// A killed process can take this long to let go of its id, when it has much memory.
+const DYING: Duration = Duration::from_secs(5);
 
 /// Which VMM process a command means.
 #[derive(Clone, Debug, Args)]
@@ -85,6 +90,7 @@ impl Claim {
             path: path.clone(),
             source,
         };
+        let deadline = Instant::now() + DYING;
         loop {
             fs::create_dir_all(&path).map_err(failed)?;
             let lock = match File::create(path.join("lock")) {
@@ -95,7 +101,13 @@ impl Claim {
             match try_lock(&lock) {
                 Ok(()) => (),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(ClaimError::InUse(id.to_owned()));
+                    // A dying process may still be connected to, but no longer answers.
+                    let answers = || Client::new(&socket_of(id)).get("vmm.ping").is_ok();
+                    if Instant::now() > deadline || answers() {
+                        return Err(ClaimError::InUse(id.to_owned()));
+                    }
+                    std::thread::sleep(Duration::from_millis(2));
+                    continue;
                 }
                 Err(error) => return Err(failed(error)),
             }

@@ -2,22 +2,26 @@
 
 //! `sandbox run`: the VMM process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use sandbox::api::{bind, serve, Options, RestoreRequest, Service};
+use sandbox::api::{bind, serve, Options, Service};
 use sandbox::config::{
     Afterwards, BuiltinConfig, CpusConfig, DiskConfig, MemoryConfig, NetConfig, PayloadConfig,
     SerialConfig, SerialMode, VmConfig, VsockConfig,
 };
 use sandbox::events::EventLog;
 use sandbox::reaper::Limits;
+use sandbox::vcpu::GuestExit;
+use sandbox::vm::Overrides;
+use serde_json::{json, Value};
 use tokio::signal::unix::{signal, SignalKind};
 use vmm_sys_util::terminal::Terminal;
 
-use super::control::{restore_body, Mode};
+use super::control::restore_body;
+use super::restoring::{show_notes, Memory};
 use super::value::{parse_disk, parse_net, parse_size, parse_vsock};
 use super::{Outcome, Target};
 
@@ -29,7 +33,8 @@ Examples:
   sandbox run --id a --kernel bzImage --initramfs root.cpio --console
   sandbox run --id b --memory 2G --touch 2000M
   sandbox run --id c --kernel bzImage --disk data.img --net tap0 --vsock 3,/tmp/c.vsock
-  sandbox run --id a --restore /var/lib/a.snapshot";
+  sandbox run --id d --memory 1G --hugepages=2M --touch 1000M
+  sandbox run --id a --restore /var/lib/a.snapshot --memory-mode on-demand";
 
 /// Options of `sandbox run`.
 #[derive(Debug, Args)]
@@ -43,6 +48,16 @@ pub(super) struct Run {
     /// Allow transparent huge pages for guest memory
     #[arg(long)]
     thp: bool,
+    /// Let other processes map guest memory
+    #[arg(long)]
+    shared: bool,
+    /// Put guest memory in explicit huge pages, of 2M or the size given
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", num_args = 0..=1,
+          require_equals = true, default_missing_value = "2M", conflicts_with = "thp")]
+    hugepages: Option<u64>,
+    /// Take the huge pages from one NUMA node
+    #[arg(long, value_name = "NODE", requires = "hugepages")]
+    numa_node: Option<u32>,
     /// Virtual CPUs
     #[arg(long, default_value_t = 1, value_name = "N")]
     cpus: u8,
@@ -61,12 +76,18 @@ pub(super) struct Run {
     /// Let the built-in payload count instead of halting
     #[arg(long, requires = "touch")]
     count: bool,
+    /// Let it go round this much memory for good instead, printing B
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", requires = "touch",
+          conflicts_with = "count")]
+    beat: Option<u64>,
     /// Go on from this snapshot
     #[arg(long, value_name = "DIR")]
     restore: Option<PathBuf>,
-    /// How memory comes from the snapshot
-    #[arg(long, value_enum, default_value = "copy", requires = "restore")]
-    memory_mode: Mode,
+    /// Run as one of many clones: a directory of its own, for a link to the memory file
+    #[arg(long, value_name = "DIR", requires = "restore")]
+    clone_directory: Option<PathBuf>,
+    #[command(flatten)]
+    restoring: Memory,
     /// Disk file, as PATH or PATH,readonly; may be repeated
     #[arg(long, value_parser = parse_disk, value_name = "DISK")]
     disk: Vec<DiskConfig>,
@@ -120,18 +141,23 @@ impl Run {
         self.start(&service)?;
         let end = end_of_process(service.clone(), self.keep);
         let result = serve(&socket, service.clone(), end);
+        let exit = service.guest_exit();
         service.shutdown();
         // Whoever sees the socket gone may take the id.
         drop(socket);
         drop(claim);
-        Ok(result?)
+        result?;
+        match exit {
+            Some(GuestExit::Failed(reason)) => Err(reason.into()),
+            _ => Ok(()),
+        }
     }
 
     fn start(&self, service: &Service) -> Outcome {
         if let Some(directory) = &self.restore {
-            let body = restore_body(directory, self.memory_mode, true)?;
-            let request: RestoreRequest = serde_json::from_str(&body)?;
-            service.restore(&request)?;
+            let request = serde_json::from_value(self.restore_body(directory)?)?;
+            let plan = service.restore(&request)?;
+            show_notes(&serde_json::to_value(plan)?);
         } else if self.kernel.is_some() || self.touch.is_some() {
             service.create(self.config())?;
             service.boot()?;
@@ -139,16 +165,41 @@ impl Run {
         Ok(())
     }
 
+    /// Devices that are named here replace those of the snapshot.
+    fn restore_body(&self, directory: &Path) -> Result<Value, std::io::Error> {
+        let mut body = restore_body(directory, self.restoring)?;
+        body["resume"] = true.into();
+        body["clone_directory"] = json!(self.clone_directory);
+        body["overrides"] = json!(Overrides {
+            serial: (self.console || self.console_file.is_some()).then(|| self.serial()),
+            taps: self.net.iter().map(|net| net.tap.clone()).collect(),
+            disks: self.disk.iter().map(|disk| disk.path.clone()).collect(),
+            vsock_socket: self.vsock.as_ref().map(|vsock| vsock.socket.clone()),
+        });
+        Ok(body)
+    }
+
+    fn serial(&self) -> SerialConfig {
+        SerialConfig {
+            mode: match (&self.console_file, self.console) {
+                (Some(_), _) => SerialMode::File,
+                (None, true) => SerialMode::Tty,
+                (None, false) => SerialMode::Null,
+            },
+            file: self.console_file.clone(),
+        }
+    }
+
     fn config(&self) -> VmConfig {
-        let then = if self.count {
-            Afterwards::Count
-        } else {
-            Afterwards::Halt
+        let then = match (self.count, self.beat) {
+            (true, _) => Afterwards::Count,
+            (false, Some(_)) => Afterwards::Beat,
+            (false, None) => Afterwards::Halt,
         };
-        let mode = match (&self.console_file, self.console) {
-            (Some(_), _) => SerialMode::File,
-            (None, true) => SerialMode::Tty,
-            (None, false) => SerialMode::Null,
+        let builtin = |touch| BuiltinConfig {
+            touch,
+            then,
+            working_set: self.beat,
         };
         VmConfig {
             cpus: CpusConfig {
@@ -158,20 +209,21 @@ impl Run {
             memory: MemoryConfig {
                 size: self.memory,
                 thp: self.thp,
+                shared: self.shared,
+                hugepages: self.hugepages.is_some(),
+                hugepage_size: self.hugepages,
+                host_numa_node: self.numa_node,
             },
             payload: PayloadConfig {
                 kernel: self.kernel.clone(),
                 initramfs: self.initramfs.clone(),
                 cmdline: self.cmdline.clone(),
-                builtin: self.touch.map(|touch| BuiltinConfig { touch, then }),
+                builtin: self.touch.map(builtin),
             },
             disks: self.disk.clone(),
             net: self.net.clone(),
             vsock: self.vsock.clone(),
-            serial: SerialConfig {
-                mode,
-                file: self.console_file.clone(),
-            },
+            serial: self.serial(),
         }
     }
 }

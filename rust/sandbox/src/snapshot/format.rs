@@ -9,11 +9,12 @@ use serde::Serialize;
 
 const MAGIC: &[u8; 8] = b"KVMS2SNP";
 /// Grows when an older reader would misunderstand the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER: usize = 16;
 const CHECKSUM: usize = 4;
-/// A larger file is refused unread: [`crate::config::MAX_VCPUS`] need a tenth.
-const MAX_BYTES: usize = 16 << 20;
+/// A larger file is refused unread. The checksums of [`crate::config::MAX_MEMORY`]
+/// need most of it.
+const MAX_BYTES: usize = 64 << 20;
 
 /// A state file that is not one.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum DecodeError {
     /// Not a snapshot of this program.
     #[error("not a snapshot")]
     Foreign,
-    /// Written by a newer version.
+    /// Written by a newer or older version.
     #[error("format version {0}; this program reads version {VERSION}")]
     Version(u32),
     /// Changed since it was written.
@@ -40,14 +41,18 @@ pub enum DecodeError {
 
 /// Makes a state file.
 pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, serde_json::Error> {
-    let body = serde_json::to_vec(state)?;
+    Ok(seal(&serde_json::to_vec(state)?))
+}
+
+/// Puts header and checksum around the contents, whatever they are.
+pub fn seal(contents: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(VERSION.to_le_bytes());
     // The reader's bound is far below 4 GiB.
-    bytes.extend((body.len() as u32).to_le_bytes());
-    bytes.extend(body);
+    bytes.extend((contents.len() as u32).to_le_bytes());
+    bytes.extend(contents);
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    Ok(bytes)
+    bytes
 }
 
 /// Reads a state file. The checksum covers everything, and comes before any

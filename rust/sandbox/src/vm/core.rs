@@ -10,6 +10,7 @@ use crate::arch::Chips;
 use crate::config::VmConfig;
 use crate::devices::Devices;
 use crate::memory::GuestRam;
+use crate::restore::link::Held;
 use crate::teardown::{Guest, WithoutVcpus};
 use crate::vcpu::{ExitSlot, Vcpu};
 
@@ -35,6 +36,8 @@ pub(super) struct Core {
     pub(super) config: VmConfig,
     pub(super) kvm: Kvm,
     pub(super) exit: Arc<ExitSlot>,
+    /// What keeps a clone's memory file by a name of its own.
+    pub(super) held: Option<Held>,
     parts: Option<Parts>,
 }
 
@@ -47,13 +50,15 @@ impl Core {
     pub(super) fn new(
         config: VmConfig,
         kvm: Kvm,
+        exit: Arc<ExitSlot>,
         devices: Devices,
         guest: Guest<Vcpu, Machine, GuestRam>,
     ) -> Self {
         Self {
             config,
             kvm,
-            exit: Arc::default(),
+            exit,
+            held: None,
             parts: Some(Parts { devices, guest }),
         }
     }
@@ -72,6 +77,8 @@ impl Core {
         let Parts { devices, guest } = self.parts.take()?;
         // They share guest memory and must let go of it first.
         drop(devices);
+        // The next VM may want the same name; the mapping keeps the file itself.
+        self.held = None;
         Some(guest.close_vcpus())
     }
 }

@@ -3,6 +3,7 @@
 //! A VM without threads: made, restored, saved and torn down here.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvm_ioctls::{Kvm, VmFd};
@@ -16,9 +17,11 @@ use crate::devices::{DeviceError, Devices};
 use crate::memory::{Backing, GuestRam, MemoryError};
 use crate::payload;
 use crate::reaper::{Placement, Reaper};
-use crate::snapshot::{SaveError, State};
+use crate::restore::link::Held;
+use crate::restore::on_demand::Progress;
+use crate::snapshot::{SaveError, Standing, State};
 use crate::teardown::Guest;
-use crate::vcpu::{GuestExit, Vcpu};
+use crate::vcpu::{ExitSlot, GuestExit, Vcpu};
 
 /// A VM could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +113,7 @@ impl PausedVm {
     /// Makes a VM that is about to execute its first instruction.
     pub fn create(config: VmConfig) -> Result<Self, CreateError> {
         config.validate()?;
-        let ram = GuestRam::new(config.memory.size, config.memory.thp, &Backing::Anonymous)?;
+        let ram = GuestRam::new(&config.memory, &Backing::Fresh)?;
         let count = config.disks.len() + config.net.len() + usize::from(config.vsock.is_some());
         let slots: Vec<_> = (0..count).map(arch::device_slot).collect();
         let start = match &config.payload.builtin {
@@ -120,7 +123,7 @@ impl PausedVm {
                 arch::load_linux(ram.map(), &config.payload, vcpus, &slots)?
             }
         };
-        let vm = Self::assemble(config, ram, None)?;
+        let vm = Self::assemble(config, ram, Arc::default(), None)?;
         let Parts { guest, .. } = vm.core.parts();
         for vcpu in guest.vcpus() {
             arch::start_vcpu(vcpu.fd(), vcpu.id(), guest.ram().map(), &start)?;
@@ -128,10 +131,17 @@ impl PausedVm {
         Ok(vm)
     }
 
-    /// Makes a VM from a saved state and the memory that belongs to it.
-    pub fn restore(state: &State, ram: GuestRam) -> Result<Self, CreateError> {
-        state.config.validate()?;
-        let vm = Self::assemble(state.config.clone(), ram, Some(state))?;
+    /// Makes a VM from a saved state and the memory that belongs to it. `exit` is
+    /// where the memory says that it is lost.
+    pub(super) fn from_state(
+        config: VmConfig,
+        state: &State,
+        ram: GuestRam,
+        exit: Arc<ExitSlot>,
+        held: Option<Held>,
+    ) -> Result<Self, CreateError> {
+        let mut vm = Self::assemble(config, ram, exit, Some(state))?;
+        vm.core.held = held;
         let Parts { guest, .. } = vm.core.parts();
         if guest.vcpus().len() != state.vcpus.len() {
             return Err(CreateError::VcpuCount {
@@ -150,6 +160,7 @@ impl PausedVm {
     fn assemble(
         config: VmConfig,
         ram: GuestRam,
+        exit: Arc<ExitSlot>,
         state: Option<&State>,
     ) -> Result<Self, CreateError> {
         let kvm = Kvm::new().map_err(CreateError::OpenKvm)?;
@@ -173,7 +184,7 @@ impl PausedVm {
             state.map(|state| &state.devices),
         )?;
         Ok(Self {
-            core: Core::new(config, kvm, devices, guest),
+            core: Core::new(config, kvm, exit, devices, guest),
         })
     }
 
@@ -196,6 +207,11 @@ impl PausedVm {
         self.core.parts().guest.ram().map()
     }
 
+    /// How far its memory is, if that is loaded on demand.
+    pub fn progress(&self) -> Option<Progress> {
+        self.core.parts().guest.ram().progress()
+    }
+
     /// Gives memory back from this many threads when the time comes.
     pub fn release_threads(&mut self, threads: usize) {
         self.core
@@ -213,19 +229,20 @@ impl PausedVm {
     /// Writes a durable snapshot to `directory`; the VM stays as it is.
     pub fn snapshot(&self, directory: &Path) -> Result<(), SaveError> {
         let Parts { devices, guest } = self.core.parts();
+        guest.ram().load_all().map_err(SaveError::Memory)?;
         let vcpus = guest
             .vcpus()
             .iter()
             .map(|vcpu| arch::save_vcpu(&self.core.kvm, vcpu.fd()))
             .collect::<Result<_, _>>()
             .map_err(SaveError::Vcpu)?;
-        let state = State {
+        let standing = Standing {
             config: self.core.config.clone(),
             vcpus,
             vm: arch::save_vm(&guest.vm().fd, guest.vm().chips()).map_err(SaveError::Vm)?,
             devices: devices.save(),
         };
-        crate::snapshot::save(directory, &state, guest.ram().map())
+        crate::snapshot::save(directory, standing, guest.ram().map())
     }
 
     /// Takes the VM apart. When this returns, sockets are removed, taps and disks

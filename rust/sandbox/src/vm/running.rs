@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::core::{Core, Parts};
 use super::paused::PausedVm;
 use crate::config::VmConfig;
+use crate::restore::on_demand::Progress;
 use crate::vcpu::{ExitSlot, GuestExit, RunningVcpu};
 
 /// A VM could not be set in motion; it is still paused.
@@ -92,6 +93,11 @@ impl RunningVm {
     /// Guest memory; the guest may be writing it.
     pub fn memory(&self) -> &vm_memory::GuestMemoryMmap {
         self.core().parts().guest.ram().map()
+    }
+
+    /// How far its memory is, if that is loaded on demand.
+    pub fn progress(&self) -> Option<Progress> {
+        self.core().parts().guest.ram().progress()
     }
 
     /// Stops every thread: all are told first, and only then waited for.

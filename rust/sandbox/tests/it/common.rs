@@ -67,10 +67,14 @@ pub(crate) fn payload(memory: u64, touch: u64, then: Afterwards, console: &Path)
         cpus: Default::default(),
         memory: MemoryConfig {
             size: memory,
-            thp: false,
+            ..Default::default()
         },
         payload: PayloadConfig {
-            builtin: Some(BuiltinConfig { touch, then }),
+            builtin: Some(BuiltinConfig {
+                touch,
+                then,
+                working_set: None,
+            }),
             ..Default::default()
         },
         disks: Vec::new(),
@@ -101,6 +105,14 @@ pub(crate) fn wait_touched(console: &Path) {
     });
 }
 
+/// How often the payload has been round its working set. Panics when it has found
+/// that a page lost its word.
+pub(crate) fn beats(console: &Path) -> usize {
+    let text = std::fs::read(console).unwrap_or_default();
+    assert!(!text.contains(&b'!'), "the guest has lost memory");
+    text.iter().filter(|&&byte| byte == b'B').count()
+}
+
 /// A VMM process; killed when the test is over.
 pub(crate) struct Vmm {
     child: Child,
@@ -116,15 +128,33 @@ impl Vmm {
         vmm
     }
 
+    /// Starts one that may not use userfaultfd, as in many containers.
+    pub(crate) fn start_without_userfaultfd(socket: &Path) -> Self {
+        let mut command = Self::command(socket, &[]);
+        // SAFETY: two system calls between fork and exec, and nothing else.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, no_userfaultfd) };
+        let vmm = Self::from_command(socket, command);
+        wait_for("the VMM to answer", || vmm.client.get("vmm.ping").is_ok());
+        vmm
+    }
+
     /// Starts one and waits for nothing.
     pub(crate) fn spawn(socket: &Path, arguments: &[&str]) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_sandbox"))
+        Self::from_command(socket, Self::command(socket, arguments))
+    }
+
+    fn command(socket: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox"));
+        command
             .args(["run", "--api-socket"])
             .arg(socket)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+            .args(arguments);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn from_command(socket: &Path, mut command: Command) -> Self {
+        let child = command.spawn().unwrap();
         Self {
             child,
             client: Client::new(socket),
@@ -170,6 +200,37 @@ impl Vmm {
 impl Drop for Vmm {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// Has the kernel refuse both ways to a userfaultfd to this process.
+fn no_userfaultfd() -> std::io::Result<()> {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    // The number of the call is at 0, the low half of its second argument at 24.
+    let mut filter = [
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, libc::SYS_userfaultfd as u32, 3, 0),
+        step(EQUAL, libc::SYS_ioctl as u32, 0, 3),
+        step(LOAD, 24, 0, 0),
+        step(EQUAL, 0xaa00, 0, 1),
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+        step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the filter outlives the call, which copies it.
+    let refused = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
+            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0
+    };
+    match refused {
+        true => Err(std::io::Error::last_os_error()),
+        false => Ok(()),
     }
 }
 

@@ -2,14 +2,15 @@
 
 //! The life of a VM through the library: run, pause, save, restore, tear down.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{kvm, need, payload, wait_for, wait_touched, Dir, MIB};
 use sandbox::config::Afterwards;
 use sandbox::payload::COUNTER;
 use sandbox::reaper::{Limits, Placement, Reaper};
-use sandbox::restore::{restore, MemoryMode};
-use sandbox::vm::{PausedVm, Release, RunningVm};
+use sandbox::restore::Asked;
+use sandbox::vm::{restore, PausedVm, Release, RestoreOptions, RunningVm};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 fn reaper() -> Reaper {
@@ -17,6 +18,14 @@ fn reaper() -> Reaper {
         bytes: 1 << 30,
         count: 8,
     })
+}
+
+fn restored(snapshot: &Path, asked: Asked) -> PausedVm {
+    let options = RestoreOptions {
+        asked,
+        ..Default::default()
+    };
+    restore(snapshot, &options).unwrap().0
 }
 
 fn counter(memory: &GuestMemoryMmap) -> u64 {
@@ -50,7 +59,7 @@ fn a_paused_guest_stands_still_and_a_resumed_one_goes_on() {
 #[test]
 fn a_restored_guest_goes_on_where_it_was() {
     need!(kvm());
-    for mode in [MemoryMode::Copy, MemoryMode::Mmap] {
+    for asked in [Asked::Copy, Asked::Mmap, Asked::OnDemand] {
         let dir = Dir::new("restore");
         let console = dir.join("console");
         let config = payload(16 * MIB, 8 * MIB, Afterwards::Count, &console);
@@ -65,7 +74,7 @@ fn a_restored_guest_goes_on_where_it_was() {
         assert_eq!(report.release, Placement::Deferred);
         assert_eq!(report.bytes, 16 * MIB);
 
-        let vm = restore(&dir.join("snapshot"), mode).unwrap();
+        let vm = restored(&dir.join("snapshot"), asked);
         assert_eq!(counter(vm.memory()), saved);
         let page: u64 = vm.memory().read_obj(GuestAddress(COUNTER + 4096)).unwrap();
         assert_eq!(page, COUNTER + 4096, "what the payload wrote is gone");
@@ -110,6 +119,6 @@ fn several_vcpus_are_stopped_and_restored_together() {
     let vm = vm.pause();
     vm.snapshot(&dir.join("snapshot")).unwrap();
     drop(vm);
-    let vm = restore(&dir.join("snapshot"), MemoryMode::Copy).unwrap();
+    let vm = restored(&dir.join("snapshot"), Asked::Auto);
     wait_counting(&vm.resume().unwrap());
 }

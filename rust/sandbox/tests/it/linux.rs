@@ -70,7 +70,7 @@ fn config(dir: &Dir, kernel: PathBuf, net: bool) -> VmConfig {
         },
         memory: MemoryConfig {
             size: 128 * MIB,
-            thp: false,
+            ..Default::default()
         },
         payload: PayloadConfig {
             kernel: Some(kernel),

@@ -4,10 +4,12 @@
 //! there is none.
 
 mod api;
+mod clones;
 mod common;
 mod cycles;
 mod faults;
 mod initramfs;
 mod lifecycle;
 mod linux;
+mod modes;
 mod order;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{kvm, need, MIB};
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
+use sandbox::config::MemoryConfig;
 use sandbox::memory::{Backing, GuestRam, UnmapError};
 use sandbox::teardown::{Guest, Ram};
 
@@ -62,7 +63,14 @@ type Parts = (VcpuFd, VmFd, Witness, Arc<Mutex<Option<usize>>>);
 fn parts() -> Parts {
     use std::os::fd::AsRawFd;
     let vm = Kvm::new().unwrap().create_vm().unwrap();
-    let ram = GuestRam::new(4 * MIB, false, &Backing::Anonymous).unwrap();
+    let ram = GuestRam::new(
+        &MemoryConfig {
+            size: 4 * MIB,
+            ..Default::default()
+        },
+        &Backing::Fresh,
+    )
+    .unwrap();
     ram.register(&vm).unwrap();
     let vcpu = vm.create_vcpu(0).unwrap();
     let seen = Arc::default();

@@ -93,6 +93,8 @@ fn registers(start: &Start) -> kvm_regs {
             rdi: program.first,
             rcx: program.pages,
             rbx: program.counter,
+            rsi: program.first,
+            r8: program.working_set,
             ..registers
         },
         Start::Linux { entry, parameters } => kvm_regs {

@@ -10,6 +10,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::arch;
+use crate::config::MemoryConfig;
 use crate::devices::bus::BusDevice;
 use crate::devices::mmio::{Transport, TransportState};
 use crate::devices::virtio::{Backend, VERSION_1};
@@ -47,7 +48,14 @@ impl Machine {
             }
         };
         arch::prepare_vm(&vm).unwrap();
-        let ram = GuestRam::new(8 << 20, false, &Backing::Anonymous).unwrap();
+        let ram = GuestRam::new(
+            &MemoryConfig {
+                size: 8 << 20,
+                ..Default::default()
+            },
+            &Backing::Fresh,
+        )
+        .unwrap();
         Some(Self {
             memory: ram.share(),
             vm,
