@@ -24,7 +24,12 @@
 #undef MODULE_PARAM_PREFIX
 #define MODULE_PARAM_PREFIX "kvm_s2."
 
-static enum kvm_s2_impl kvm_s2_impl = KVM_S2_IMPL_RUST;
+static enum kvm_s2_impl kvm_s2_chosen = KVM_S2_IMPL_RUST;
+
+enum kvm_s2_impl kvm_s2_impl(void)
+{
+	return READ_ONCE(kvm_s2_chosen);
+}
 
 static int kvm_s2_set_impl(const char *val, const struct kernel_param *kp)
 {
@@ -34,13 +39,13 @@ static int kvm_s2_set_impl(const char *val, const struct kernel_param *kp)
 		pr_err("impl=%s: not one of rust, c\n", val);
 		return impl;
 	}
-	WRITE_ONCE(kvm_s2_impl, impl);
+	WRITE_ONCE(kvm_s2_chosen, impl);
 	return 0;
 }
 
 static int kvm_s2_get_impl(char *buffer, const struct kernel_param *kp)
 {
-	return sysfs_emit(buffer, "%s\n", kvm_s2_impl_names[READ_ONCE(kvm_s2_impl)]);
+	return sysfs_emit(buffer, "%s\n", kvm_s2_impl_names[kvm_s2_impl()]);
 }
 
 static const struct kernel_param_ops kvm_s2_impl_ops = {
@@ -64,27 +69,39 @@ void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *fig
 	pgt->pgd = NULL;
 }
 
-void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
+/* Destroy @pgt by Rust, here and now. */
+void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run)
 {
 	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
+
+	kvm_s2_begin(run);
+	if (run->pkvm)
+		kvm_s2_destroy_pkvm(pgt, &figures);
+	else
+		kvm_s2_destroy_ordinary(pgt, &figures);
+	kvm_s2_end(run, &figures);
+
+	if (figures.leaked)
+		pr_warn("%llu %s left behind, their state is not what it should be\n",
+			figures.leaked, run->pkvm ? "pages" : "tables");
+}
+
+void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
+{
+	const struct kvm_s2_figures nothing = kvm_s2_nothing_measured();
 	struct kvm_s2_run run = {
-		.impl	 = READ_ONCE(kvm_s2_impl),
+		.impl	 = kvm_s2_impl(),
 		.pkvm	 = is_protected_kvm_enabled(),
 		.ia_bits = VTCR_EL2_IPA(pgt->mmu->vtcr),
 	};
 
-	kvm_s2_begin(&run);
-	if (run.impl == KVM_S2_IMPL_C)
+	if (run.impl == KVM_S2_IMPL_C) {
+		kvm_s2_begin(&run);
 		upstream(pgt);
-	else if (run.pkvm)
-		kvm_s2_destroy_pkvm(pgt, &figures);
-	else
-		kvm_s2_destroy_ordinary(pgt, &figures);
-	kvm_s2_end(&run, &figures);
-
-	if (run.impl == KVM_S2_IMPL_RUST && figures.leaked)
-		pr_warn("%llu %s left behind, their state is not what it should be\n",
-			figures.leaked, run.pkvm ? "pages" : "tables");
+		kvm_s2_end(&run, &nothing);
+	} else if (!kvm_s2_defer(pgt, &run)) {
+		kvm_s2_destroy_now(pgt, &run);
+	}
 }
 
 /* There is a memory map for all of such a piece of memory, or for none of it. */
@@ -140,6 +157,18 @@ static void kvm_s2_account_tables(const struct folio_batch *batch)
 }
 
 /*
+ * To a CPU that only frees, the page allocator takes back ever larger batches from
+ * its list, in the end 2,000 pages at once. An allocation makes the next one small.
+ */
+static void kvm_s2_calm_allocator(const struct page *freed)
+{
+	struct page *page = alloc_pages_node(page_to_nid(freed), GFP_NOWAIT, 0);
+
+	if (page)
+		__free_page(page);
+}
+
+/*
  * Give up @nr tables: drop the references of their @counted entries and the one
  * that kept them. Somebody may hold another for a moment (memory hot-remove does):
  * the last one to let go frees the page. Fewer references than entries can only
@@ -171,6 +200,7 @@ __u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr)
 
 	kvm_s2_account_tables(&batch);
 	folios_put_refs(&batch, refs);
+	kvm_s2_calm_allocator(virt_to_page(tables[0]));
 	return leaked;
 }
 

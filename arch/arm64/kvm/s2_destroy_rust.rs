@@ -36,7 +36,7 @@ const __LOG_PREFIX: &[u8] = b"kvm_s2\0";
 const BATCH: usize = bindings::KVM_S2_BATCH as usize;
 
 /// Tables given up between two chances to schedule: about 1,500 instructions each when dense.
-const TABLE_BUDGET: u32 = 24;
+const TABLE_BUDGET: u32 = 20;
 
 /// Mappings settled between two chances to schedule.
 const MAPPING_BUDGET: u32 = 256;

@@ -109,8 +109,9 @@ static int last_show(struct seq_file *m, void *unused)
 	struct kvm_s2_run run;
 
 	kvm_s2_last_figures(&run, &figures);
-	seq_printf(m, "seq %llu\nimpl %s\nbackend %s\nia_bits %u\nns %llu\n", run.seq,
-		   kvm_s2_impl_names[run.impl], run.pkvm ? "pkvm" : "table", run.ia_bits, run.ns);
+	seq_printf(m, "seq %llu\nimpl %s\nbackend %s\nia_bits %u\ndeferred %d\nns %llu\n",
+		   run.seq, kvm_s2_impl_names[run.impl], run.pkvm ? "pkvm" : "table", run.ia_bits,
+		   run.deferred, run.ns);
 	kvm_s2_show(m, &figures);
 	return 0;
 }

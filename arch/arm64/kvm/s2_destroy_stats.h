@@ -34,6 +34,7 @@ static inline struct kvm_s2_figures kvm_s2_nothing_measured(void)
  * @seq:	Its number since boot, from 1.
  * @impl:	Who does it.
  * @pkvm:	Whether EL2 holds the mappings.
+ * @deferred:	Whether it ran after the MMU notifier's release that unlinked it.
  * @ia_bits:	Size of the guest's address space.
  * @start:	When it began.
  * @ns:		How long it took.
@@ -42,6 +43,7 @@ struct kvm_s2_run {
 	u64 seq;
 	enum kvm_s2_impl impl;
 	bool pkvm;
+	bool deferred;
 	u32 ia_bits;
 	u64 start;
 	u64 ns;
@@ -53,7 +55,12 @@ void kvm_s2_end(struct kvm_s2_run *run, const struct kvm_s2_figures *figures);
 void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
 /* s2_destroy.c */
+enum kvm_s2_impl kvm_s2_impl(void);
+void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run);
 void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+
+/* s2_destroy_defer.c */
+bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run);
 
 /* s2_destroy_pkvm.c */
 void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);

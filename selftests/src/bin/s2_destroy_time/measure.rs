@@ -67,7 +67,7 @@ pub(crate) fn row(env: &Env, spec: &Spec) -> Result<Row> {
         &destroy.clone().unwrap_or_default(),
     );
     match destroy {
-        Some(destroy) => check_figures(spec, &destroy)?,
+        Some(destroy) => check_figures(env, spec, &destroy)?,
         None if spec.backing == Backing::Kernel => {
             return Err(Stop::Fail("the module left no figures in debugfs".into()));
         }
@@ -80,7 +80,7 @@ pub(crate) fn row(env: &Env, spec: &Spec) -> Result<Row> {
 }
 
 /// Checks what the kernel counted against what was asked of it.
-fn check_figures(spec: &Spec, destroy: &Destroy) -> Result<()> {
+fn check_figures(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
     let (ran, asked) = (destroy.word("impl"), stats::current_impl());
     if ran != Some(&asked) {
         return Err(Stop::Fail(format!("{asked} was chosen, {ran:?} ran")));
@@ -88,6 +88,7 @@ fn check_figures(spec: &Spec, destroy: &Destroy) -> Result<()> {
     if let Some(n @ 1..) = destroy.figure("leaked") {
         return Err(Stop::Fail(format!("the kernel says {n} tables leaked")));
     }
+    check_place(env, spec, destroy)?;
     let there = match (spec.order, spec.backing, spec.guest) {
         (_, Backing::Kernel, _) => return Ok(()),
         // Its memory is pinned: unmapping it takes nothing from the guest.
@@ -98,6 +99,22 @@ fn check_figures(spec: &Spec, destroy: &Destroy) -> Result<()> {
         Some(found) if found != there => Err(Stop::Fail(format!(
             "destroy found {found} mappings, the order leaves it {there}"
         ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the destroy held up nobody: not inside the MMU notifier's release, unless EL2 had
+/// to give pages back that were about to be freed.
+fn check_place(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
+    let memory_first = spec.order == Order::Sigkill && spec.backing != Backing::Kernel;
+    let inside = env.mode == Mode::Protected && spec.guest == Kind::Normal;
+    let want = u64::from(memory_first && !inside);
+    match destroy.figure("deferred") {
+        Some(deferred) if destroy.word("impl") == Some("rust") && deferred != want => {
+            Err(Stop::Fail(format!(
+                "the destroy was deferred {deferred} times, not {want}"
+            )))
+        }
         _ => Ok(()),
     }
 }
