@@ -3,6 +3,7 @@
 //! `sandbox bench`: the figures this project promises, measured on this machine.
 
 mod burst;
+mod clone;
 mod guest;
 mod pause;
 mod report;
@@ -18,12 +19,15 @@ use crate::cli::Outcome;
 pub(crate) enum Bench {
     /// What a pause reply waits for, inline and deferred
     Pause(pause::Pause),
+    /// How fast and how small clones are, in each restore mode
+    Clone(clone::Clone),
 }
 
 impl Bench {
     pub(crate) fn run(&self) -> Outcome {
         match self {
             Self::Pause(pause) => pause.run(),
+            Self::Clone(clone) => clone.run(),
         }
     }
 }

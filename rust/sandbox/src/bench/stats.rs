@@ -34,11 +34,17 @@ impl Times {
         sum / self.0.len().max(1) as f64
     }
 
+    /// All of them in nanoseconds, the shortest first.
+    pub(super) fn sorted(&self) -> Vec<u64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted
+    }
+
     /// The value that this share of all values does not exceed; the middle of two
     /// for the median of an even number.
     fn quantile(&self, share: f64) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_unstable();
+        let sorted = self.sorted();
         let Some(last) = sorted.len().checked_sub(1) else {
             return f64::NAN;
         };
