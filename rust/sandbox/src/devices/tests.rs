@@ -5,6 +5,7 @@
 
 mod block;
 mod driver;
+mod net;
 mod vsock;
 
 /// A directory that goes with the test.

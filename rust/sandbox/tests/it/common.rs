@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use sandbox::api::{Client, ClientError};
 use sandbox::config::{
-    Afterwards, BuiltinConfig, MemoryConfig, PayloadConfig, SerialConfig, SerialMode, VmConfig,
+    Afterwards, BuiltinConfig, DiskConfig, MemoryConfig, NetConfig, PayloadConfig, SerialConfig,
+    SerialMode, VmConfig, VsockConfig,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -85,6 +86,45 @@ pub(crate) fn payload(memory: u64, touch: u64, then: Afterwards, console: &Path)
             file: Some(console.to_owned()),
         },
     }
+}
+
+/// Whether taps can be made here.
+pub(crate) fn tap() -> Result<(), String> {
+    kvm()?;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")
+        .map_err(|error| format!("/dev/net/tun: {error}"))?;
+    // SAFETY: a system call without arguments.
+    match unsafe { libc::geteuid() } {
+        0 => Ok(()),
+        _ => Err("making a tap needs CAP_NET_ADMIN".to_owned()),
+    }
+}
+
+/// A guest with every device there is.
+pub(crate) fn full(dir: &Dir, tap: &str) -> VmConfig {
+    let mut config = payload(16 * MIB, 4 * MIB, Afterwards::Halt, &dir.join("console"));
+    std::fs::write(dir.join("disk"), vec![0; 1 << 20]).unwrap();
+    config.disks = vec![DiskConfig {
+        path: dir.join("disk"),
+        readonly: false,
+    }];
+    config.net = vec![NetConfig {
+        tap: tap.to_owned(),
+        mac: "02:00:00:00:00:07".to_owned(),
+    }];
+    config.vsock = Some(VsockConfig {
+        cid: 3,
+        socket: dir.join("vsock"),
+    });
+    config
+}
+
+/// Whether the host has a network interface of this name.
+pub(crate) fn interface_exists(name: &str) -> bool {
+    Path::new("/sys/class/net").join(name).exists()
 }
 
 /// Waits until `done` says so; panics after a generous while, which an emulated

@@ -3,46 +3,10 @@
 //! The same id again and again: sockets, taps, disks and memory must be free the
 //! moment a pause has been answered.
 
-use std::path::Path;
-
 use crate::common::{
-    count, from_snapshot, kvm, need, payload, refusal, to_snapshot, wait_touched, Dir, Vmm, MIB,
+    count, from_snapshot, full, interface_exists, need, refusal, tap, to_snapshot, wait_touched,
+    Dir, Vmm,
 };
-use sandbox::config::{Afterwards, DiskConfig, NetConfig, VmConfig, VsockConfig};
-
-/// Whether taps can be made here.
-fn tap() -> Result<(), String> {
-    kvm()?;
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/net/tun")
-        .map_err(|error| format!("/dev/net/tun: {error}"))?;
-    // SAFETY: a system call without arguments.
-    match unsafe { libc::geteuid() } {
-        0 => Ok(()),
-        _ => Err("making a tap needs CAP_NET_ADMIN".to_owned()),
-    }
-}
-
-/// A guest with every device there is.
-fn full(dir: &Dir, tap: &str) -> VmConfig {
-    let mut config = payload(16 * MIB, 4 * MIB, Afterwards::Halt, &dir.join("console"));
-    std::fs::write(dir.join("disk"), vec![0; 1 << 20]).unwrap();
-    config.disks = vec![DiskConfig {
-        path: dir.join("disk"),
-        readonly: false,
-    }];
-    config.net = vec![NetConfig {
-        tap: tap.to_owned(),
-        mac: "02:00:00:00:00:07".to_owned(),
-    }];
-    config.vsock = Some(VsockConfig {
-        cid: 3,
-        socket: dir.join("vsock"),
-    });
-    config
-}
 
 /// Files that a process has open, by what they are.
 fn open_files(pid: u32) -> Vec<String> {
@@ -51,10 +15,6 @@ fn open_files(pid: u32) -> Vec<String> {
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .map(|path| path.display().to_string())
         .collect()
-}
-
-fn interface_exists(name: &str) -> bool {
-    Path::new("/sys/class/net").join(name).exists()
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    count, from_snapshot, kvm, need, payload, refusal, to_snapshot, wait_for, wait_touched, Dir,
-    Vmm, MIB,
+    count, from_snapshot, full, interface_exists, kvm, need, payload, refusal, tap, to_snapshot,
+    wait_for, wait_touched, Dir, Vmm, MIB,
 };
 use sandbox::config::Afterwards;
 
@@ -107,10 +107,12 @@ fn a_full_disk_leaves_the_vm_running_and_no_partial_file() {
 /// 50 times; `SANDBOX_KILLS=1000` for the full figure.
 #[test]
 fn after_a_kill_at_any_moment_the_id_works_again() {
-    need!(kvm());
+    need!(tap());
     let dir = Dir::new("kill");
-    let (api, snapshot) = (dir.join("api"), dir.join("snapshot"));
-    let vmm = booted(&dir, 16 * MIB);
+    let (api, snapshot, name) = (dir.join("api"), dir.join("snapshot"), "sbxkill0");
+    let vmm = Vmm::start(&api, &[]);
+    vmm.boot(&full(&dir, name));
+    wait_touched(&dir.join("console"));
     vmm.client.put("vm.pause", &to_snapshot(&snapshot)).unwrap();
     assert!(vmm.shutdown());
     let kills = count("SANDBOX_KILLS", 50);
@@ -131,17 +133,20 @@ fn after_a_kill_at_any_moment_the_id_works_again() {
         });
         std::thread::sleep(delay);
         vmm.kill();
+        assert!(!interface_exists(name), "a tap outlived its process");
         pausing.join().unwrap();
     }
     let vmm = Vmm::start(&api, &arguments);
     assert_eq!(vmm.state(), "Running");
+    assert!(interface_exists(name) && dir.join("vsock").exists());
     vmm.client.put("vm.pause", &to_snapshot(&snapshot)).unwrap();
     assert!(vmm.shutdown());
+    assert!(!interface_exists(name));
     let mut left: Vec<_> = std::fs::read_dir(dir.join(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     left.sort();
-    assert_eq!(left, ["console", "snapshot"]);
+    assert_eq!(left, ["console", "disk", "snapshot"]);
     println!("{kills} of {kills} kills");
 }
