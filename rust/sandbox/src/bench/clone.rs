@@ -28,7 +28,7 @@ looked at. Modes take turns. Times are wall-clock times of this machine, from th
 start of the burst.
 
 With --snapshot the guest is whatever that snapshot is of; it must write to its
-console from time to time.
+console from time to time, and have no network interface. Its clones share its disks.
 
 Examples:
   sandbox bench clone
@@ -130,6 +130,7 @@ impl Clone {
             Some(place) => (place.clone(), place.display().to_string()),
             None => self.make_snapshot(&dir)?,
         };
+        let origin = burst::Origin::new(&snapshot)?;
         let mut seen = MODES.map(|_| Seen::default());
         let bar = bar((MODES.len() * (rounds + alone) + rounds) as u64, "clones");
         for run in 0..rounds.max(alone) {
@@ -137,14 +138,14 @@ impl Clone {
                 // Whoever goes first may have it easier: that changes too.
                 let index = (run + turn) % MODES.len();
                 if run < alone {
-                    let answers = burst::run(&dir, &snapshot, MODES[index], 1)?;
+                    let answers = burst::run(&dir, &origin, MODES[index], 1)?;
                     for answer in answers.into_iter().flatten() {
                         seen[index].alone.push(answer.first);
                     }
                     bar.inc(1);
                 }
                 if run < rounds {
-                    let answers = burst::run(&dir, &snapshot, MODES[index], count)?;
+                    let answers = burst::run(&dir, &origin, MODES[index], count)?;
                     seen[index].add(&answers);
                     bar.inc(1);
                 }

@@ -10,6 +10,25 @@ use std::time::{Duration, Instant};
 use super::super::guest::WorkDir;
 use super::{memory_file, Failure, Mode, PATIENCE};
 
+/// What is cloned.
+pub(super) struct Origin<'a> {
+    snapshot: &'a Path,
+    /// Context id of its vsock device; clones need a socket each.
+    vsock: Option<u32>,
+}
+
+impl<'a> Origin<'a> {
+    /// Looks into the snapshot.
+    pub(super) fn new(snapshot: &'a Path) -> Result<Self, Failure> {
+        let config = sandbox::snapshot::load(snapshot)?.config;
+        if !config.net.is_empty() {
+            return Err("the guest has a network interface, and its clones would share it".into());
+        }
+        let vsock = config.vsock.map(|vsock| vsock.cid);
+        Ok(Self { snapshot, vsock })
+    }
+}
+
 /// What a clone did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
@@ -33,14 +52,14 @@ struct Clone {
 /// time has no answer.
 pub(super) fn run(
     dir: &WorkDir,
-    snapshot: &Path,
+    origin: &Origin<'_>,
     mode: Mode,
     count: usize,
 ) -> Result<Vec<Option<Answer>>, Failure> {
     let start = Instant::now();
     let mut clones = Vec::<Clone>::new();
     for _ in 0..count {
-        clones.push(Clone::start(dir, snapshot, mode)?);
+        clones.push(Clone::start(dir, origin, mode)?);
         // The first ones answer while the last ones are being started.
         for clone in clones.iter_mut().filter(|clone| clone.round.is_none()) {
             clone.look(start);
@@ -62,13 +81,19 @@ pub(super) fn run(
 }
 
 impl Clone {
-    fn start(dir: &WorkDir, snapshot: &Path, mode: Mode) -> Result<Self, Failure> {
+    fn start(dir: &WorkDir, origin: &Origin<'_>, mode: Mode) -> Result<Self, Failure> {
         let console = dir.fresh("console");
-        let child = Command::new(std::env::current_exe()?)
-            .args(["run", "--api-socket"])
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("run");
+        if let Some(cid) = origin.vsock {
+            let socket = dir.fresh("vsock");
+            command.arg(format!("--vsock={cid},{}", socket.display()));
+        }
+        let child = command
+            .arg("--api-socket")
             .arg(dir.fresh("api"))
             .arg("--restore")
-            .arg(snapshot)
+            .arg(origin.snapshot)
             .arg("--clone-directory")
             .arg(dir.fresh("clone"))
             .args(mode.options)
