@@ -300,12 +300,8 @@ fn memory_that_cannot_be_loaded_any_more_stops_the_guest_with_an_error() {
         .as_str()
         .unwrap();
     assert!(failure.contains("block at 0x600000"), "{failure}");
-    // It would have written an exclamation mark had it seen a zero page.
-    let console = std::fs::read(dir.join("console")).unwrap_or_default();
-    assert!(
-        !console.contains(&b'!') && !console.contains(&b'B'),
-        "{console:?}"
-    );
+    // It may have ended the round it was in; at a zero page it would have said so.
+    assert!(beats(&dir.join("console")) <= 1);
 
     let pause = vmm
         .client
