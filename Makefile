@@ -5,7 +5,7 @@
 #   make bench ARGS="--quick --mode nvhe"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test kernel kunit selftests integrate clean
+.PHONY: help setup bench neighbour test kernel kunit selftests integrate clean
 
 help: ## this text
 	@echo "usage: make TARGET [ARGS=\"options of the script behind it\"]"
@@ -20,6 +20,9 @@ setup: ## install what is missing; the others do it by themselves
 
 bench: ## the main job: upstream against ours, table, destroy.json, destroy.svg
 	@scripts/bench-destroy.sh $(ARGS)
+
+neighbour: ## the close of a small VM while a large one dies, upstream against ours
+	@scripts/bench-neighbour.sh $(ARGS)
 
 test: ## every check, from formatting to booted machines, in all three modes
 	@scripts/test.sh $(ARGS)

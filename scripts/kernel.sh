@@ -21,6 +21,7 @@ $CACHE.
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
   --config C      bench    the component, its bench module and its tests (default)
                   debug    bench with KASAN, lockdep, fault injection and more
+                  16k 64k  bench with larger pages and PTDUMP_STAGE2_DEBUGFS
                   vanilla  the kernel as it is, from a tree of its own
   --print WHAT    build nothing, print one thing: image, build, src, release
   --make TARGET   make TARGET in the configured tree instead of building (may be
@@ -71,7 +72,7 @@ fragments() {
 	local names=(base) name
 	case $config in
 	bench) names+=(component) ;;
-	debug) names+=(component debug) ;;
+	debug | 16k | 64k) names+=(component "$config") ;;
 	esac
 	for name in "${names[@]}"; do cat "$ROOT/scripts/config/$name.config"; done
 }
@@ -140,8 +141,10 @@ build() {
 
 "$ROOT/scripts/setup.sh"
 mkdir -p "$CACHE/build"
-exec 9> "$CACHE/build/.lock-$kernel"
-flock -n 9 || { say "waiting for another build of Linux $kernel"; flock 9; }
+exec 9> "$CACHE/build/.lock-$kernel-$config" 8> "$CACHE/build/.lock-$kernel"
+flock -n 9 || { say "waiting for another build of Linux $kernel ($config)"; flock 9; }
+# The tree is shared by all configurations, but only while it changes.
+flock 8
 if ! source_ready "$kernel" "$flavour"; then
 	need_space 6
 	# shellcheck source=/dev/null
@@ -149,6 +152,7 @@ if ! source_ready "$kernel" "$flavour"; then
 	fetch_source "$VERSION_CODENAME" "$kernel" "$flavour"
 fi
 [[ $config == vanilla ]] || "$ROOT/scripts/integrate.sh" "$src" >&2
+exec 8>&-
 configure
 if ((${#targets[@]})); then
 	kbuild "$src" "$build" "${targets[@]}"

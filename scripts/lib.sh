@@ -12,7 +12,7 @@ ARM64=$CACHE/arm64
 OUT=$CACHE/out
 
 KERNELS=(7.3 6.12)      # series; the first one is the default
-CONFIGS=(bench debug vanilla)
+CONFIGS=(bench debug 16k 64k vanilla)
 MODES=(vhe nvhe protected)
 
 LLVM_VERSION=19

@@ -168,6 +168,23 @@ impl Drop for HugePool {
     }
 }
 
+/// Keeps the calling thread, and those it starts, on one CPU.
+///
+/// # Errors
+///
+/// [`Stop::Skip`] when this machine has no such CPU for us.
+pub fn stay_on_cpu(cpu: usize) -> Result<()> {
+    // SAFETY: a set of CPUs is an array of bits, all zero is an empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is valid, and the macro checks the bit's number.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is valid and of the size given.
+    match unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) } {
+        0 => Ok(()),
+        _ => Err(Stop::Skip(format!("CPU {cpu} is needed and not there"))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,8 @@
 //! Measures the destroy of a stage-2 table that is built in the kernel.
 //!
 //! Loading the module runs it once and then fails with `EAGAIN`, so that it can be loaded again
-//! with other parameters. The implementation is the one that `kvm_s2.impl` names.
+//! with other parameters. The implementation is the one that `kvm_s2.impl` names. With `vm_fd` the
+//! table is built in a VM of the process that loads the module, which then ends it as it likes.
 
 use kernel::{
     bindings,
@@ -32,6 +33,10 @@ module! {
         ipa_bits: u32 {
             default: 48,
             description: "size of the guest's address space in bits",
+        },
+        vm_fd: i32 {
+            default: -1,
+            description: "build the table in this VM of ours, and leave it (-1: destroy it)",
         },
     },
 }
@@ -78,6 +83,13 @@ impl kernel::Module for Bench {
                 .ok_or(ERANGE)?,
             ia_bits: module_parameters::ipa_bits.value(),
         };
+        let vm_fd = module_parameters::vm_fd.value();
+        if vm_fd >= 0 {
+            // SAFETY: `what` is valid during the call, and any number may be passed.
+            let ret = unsafe { bindings::kvm_s2_bench_fill_vm(vm_fd, &what) };
+            kernel::error::to_result(ret)?;
+            return Err(EAGAIN);
+        }
         let mut result = bindings::kvm_s2_bench_result::default();
 
         // SAFETY: Both are valid during the call.

@@ -144,6 +144,7 @@ __u64 kvm_s2_pkvm_release(void *kvm, const struct kvm_s2_mapping *first, __u64 g
 void kvm_s2_pkvm_settle(void *kvm, struct kvm_s2_mapping *const *mappings, __u32 nr);
 void kvm_s2_pkvm_keep(void *kvm, const struct kvm_s2_mapping *mapping);
 
+int kvm_s2_bench_fill_vm(int vm_fd, const struct kvm_s2_bench *what);
 int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *result);
 
 #endif /* __ARM64_KVM_S2_DESTROY_PRIV_H__ */

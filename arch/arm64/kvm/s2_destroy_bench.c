@@ -5,6 +5,7 @@
  * tables and nothing else.
  */
 
+#include <linux/file.h>
 #include <linux/kvm_host.h>
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
@@ -131,6 +132,39 @@ static int kvm_s2_bench_check(const struct kvm_s2_bench *what)
 		return -EINVAL;
 	return kvm_s2_bench_level(what->map_size);
 }
+
+/**
+ * kvm_s2_bench_fill_vm() - Build a stage-2 table in a VM, for whoever ends that.
+ * @vm_fd:	The VM, one that has no memory and has not run.
+ * @what:	The table to build.
+ *
+ * Its entries point anywhere, so it must not run afterwards either.
+ *
+ * Return: 0; -EBADF if that is no VM, -EBUSY if it has memory, and as of kvm_s2_bench().
+ */
+int kvm_s2_bench_fill_vm(int vm_fd, const struct kvm_s2_bench *what)
+{
+	int ret = kvm_s2_bench_check(what);
+	struct kvm_s2_build build = { .what = what, .leaf_level = ret };
+	struct kvm *kvm;
+
+	CLASS(fd, f)(vm_fd);
+
+	if (ret < 0)
+		return ret;
+	if (fd_empty(f) || !file_is_kvm(fd_file(f)))
+		return -EBADF;
+	kvm = fd_file(f)->private_data;
+
+	/* Without memory no notifier looks at the table either. */
+	guard(mutex)(&kvm->slots_lock);
+	if (kvm->nr_memslot_pages)
+		return -EBUSY;
+	if (what->size > BIT_ULL(kvm->arch.mmu.pgt->ia_bits))
+		return -ERANGE;
+	return kvm_s2_bench_build(&build, kvm->arch.mmu.pgt);
+}
+EXPORT_SYMBOL_GPL(kvm_s2_bench_fill_vm);
 
 /**
  * kvm_s2_bench() - Build a stage-2 table, destroy it, and say what that took.
