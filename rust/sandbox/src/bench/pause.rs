@@ -119,6 +119,9 @@ impl Pause {
             report.means(&format!("{name}: without the snapshot"), &replies.teardown);
         }
         report.turnover(&turnover::run(&dir, size / 4, runs.max(4)).map_err(run)?);
+        let (guest, count) = (size / 16, 8);
+        let seen = turnover::at_once(&dir, guest, count).map_err(run)?;
+        report.at_once(count, &seen);
         report.print();
         if let Some(path) = &self.json {
             report.write(path)?;

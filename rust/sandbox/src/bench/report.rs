@@ -70,6 +70,29 @@ impl Report {
         }));
     }
 
+    /// What was pending when many guests ended at once.
+    pub(super) fn at_once(&mut self, count: usize, seen: &Turnover) {
+        self.notes.push(format!(
+            "{count} guests of {} ended at once: pending at most {} of {} allowed; {} deferred, {} \
+             inline",
+            show_size(seen.guest),
+            show_size(seen.peak_pending),
+            show_size(seen.bound),
+            seen.placed.0,
+            seen.placed.1,
+        ));
+        self.rows.push(json!({
+            "measure": "at once",
+            "guests": count,
+            "guest_bytes": seen.guest,
+            "bound_bytes": seen.bound,
+            "peak_pending_bytes": seen.peak_pending,
+            "resident_bytes": seen.peak_resident,
+            "deferred": seen.placed.0,
+            "inline": seen.placed.1,
+        }));
+    }
+
     /// Prints the table.
     pub(super) fn print(&self) {
         let head = ["measure", "n", "inline ms", "deferred ms", "ratio"].map(str::to_owned);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 
-//! Guests that replace each other as fast as they can, under a small bound: what
-//! is pending and resident must stay within it.
+//! Guests that replace each other as fast as they can, and guests that all end at
+//! once, under a small bound: what is pending and resident must stay within it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -64,6 +64,38 @@ pub(super) fn run(
         bound,
         peak_pending: counters.peak_pending_bytes,
         peak_resident: peak.load(Ordering::Relaxed).saturating_sub(before),
+        placed: (counters.released, counters.inline),
+    })
+}
+
+/// Runs `count` guests at the same time and tears all of them down at once.
+pub(super) fn at_once(
+    dir: &WorkDir,
+    bytes: u64,
+    count: usize,
+) -> Result<Turnover, Box<dyn std::error::Error + Send + Sync>> {
+    let bound = BOUND * bytes;
+    let reaper = Reaper::new(Limits {
+        bytes: bound,
+        count: usize::MAX,
+    });
+    let before = resident()?;
+    let guests = (0..count)
+        .map(|_| Ok(touched(dir, bytes, false, 1)?.pause()))
+        .collect::<Result<Vec<_>, Box<dyn std::error::Error + Send + Sync>>>()?;
+    let peak = resident()?.saturating_sub(before);
+    std::thread::scope(|scope| {
+        for vm in guests {
+            scope.spawn(|| vm.teardown(&reaper, "at once", Release::Deferred));
+        }
+    });
+    reaper.wait_released(None)?;
+    let counters = reaper.counters();
+    Ok(Turnover {
+        guest: bytes,
+        bound,
+        peak_pending: counters.peak_pending_bytes,
+        peak_resident: peak,
         placed: (counters.released, counters.inline),
     })
 }
