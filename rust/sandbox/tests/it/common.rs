@@ -127,6 +127,36 @@ pub(crate) fn interface_exists(name: &str) -> bool {
     Path::new("/sys/class/net").join(name).exists()
 }
 
+/// A tmpfs of its own, where mounting is possible.
+pub(crate) struct Mount(pub(crate) PathBuf);
+
+impl Mount {
+    pub(crate) fn new(path: &Path, options: &str) -> Result<Self, String> {
+        kvm()?;
+        std::fs::create_dir_all(path).unwrap();
+        match mount(&["-t", "tmpfs", "-o", options, "none"], path) {
+            true => Ok(Self(path.to_owned())),
+            false => Err("mounting a tmpfs needs CAP_SYS_ADMIN".to_owned()),
+        }
+    }
+
+    pub(crate) fn remount(&self, options: &str) {
+        assert!(mount(&["-o", &format!("remount,{options}")], &self.0));
+    }
+}
+
+fn mount(arguments: &[&str], path: &Path) -> bool {
+    let mut command = Command::new("mount");
+    command.args(arguments).arg(path).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
 /// Waits until `done` says so; panics after a generous while, which an emulated
 /// machine may need more of (`SANDBOX_PATIENCE`, in seconds).
 pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {

@@ -4,13 +4,11 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
     count, from_snapshot, full, interface_exists, kvm, need, payload, refusal, tap, to_snapshot,
-    wait_for, wait_touched, Dir, Vmm, MIB,
+    wait_for, wait_touched, Dir, Mount, Vmm, MIB,
 };
 use sandbox::config::Afterwards;
 
@@ -63,36 +61,11 @@ fn a_pause_ends_well_without_its_client() {
     vmm.client.put("vm.restore", &restore).unwrap();
 }
 
-/// A small file system of its own, where mounting is possible.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn new(path: &Path) -> Result<Self, String> {
-        kvm()?;
-        std::fs::create_dir_all(path).unwrap();
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=4m", "none"])
-            .arg(path)
-            .stderr(std::process::Stdio::null())
-            .status();
-        match status {
-            Ok(status) if status.success() => Ok(Self(path.to_owned())),
-            _ => Err("mounting a tmpfs needs CAP_SYS_ADMIN".to_owned()),
-        }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_leaves_the_vm_running_and_no_partial_file() {
     let dir = Dir::new("full");
-    need!(SmallDisk::new(&dir.join("small")).map(drop));
-    let disk = SmallDisk::new(&dir.join("small")).unwrap();
+    need!(Mount::new(&dir.join("small"), "size=4m").map(drop));
+    let disk = Mount::new(&dir.join("small"), "size=4m").unwrap();
     let vmm = booted(&dir, 64 * MIB);
     let place = disk.0.join("snapshot");
     let (status, words) = refusal(vmm.client.put("vm.pause", &to_snapshot(&place)));

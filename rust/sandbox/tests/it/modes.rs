@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{
-    beats, kvm, need, payload, refusal, to_snapshot, wait_for, wait_touched, Dir, Vmm, MIB,
+    beats, kvm, need, payload, refusal, to_snapshot, wait_for, wait_touched, Dir, Mount, Vmm, MIB,
 };
 use sandbox::config::Afterwards;
 use sandbox::restore::userfault_permitted;
@@ -220,40 +220,11 @@ fn a_memory_file_that_has_changed_never_reaches_a_guest() {
     }
 }
 
-/// A file system of its own, where mounting is possible.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(path: &Path) -> Result<Self, String> {
-        kvm()?;
-        std::fs::create_dir_all(path).unwrap();
-        mount(&["-t", "tmpfs", "none"], path).map(|()| Self(path.to_owned()))
-    }
-}
-
-fn mount(arguments: &[&str], path: &Path) -> Result<(), String> {
-    let mut command = Command::new("mount");
-    command
-        .args(arguments)
-        .arg(path)
-        .stderr(std::process::Stdio::null());
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err("mounting a tmpfs needs CAP_SYS_ADMIN".to_owned()),
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_snapshot_on_another_or_a_read_only_file_system_is_copied_or_mapped_as_asked() {
     let dir = Dir::new("elsewhere");
-    need!(Mount::new(&dir.join("mount")).map(drop));
-    let disk = Mount::new(&dir.join("mount")).unwrap();
+    need!(Mount::new(&dir.join("mount"), "size=64m").map(drop));
+    let disk = Mount::new(&dir.join("mount"), "size=64m").unwrap();
     let place = disk.0.join("snapshot");
     let copied = Command::new("cp")
         .arg("-a")
@@ -261,7 +232,7 @@ fn a_snapshot_on_another_or_a_read_only_file_system_is_copied_or_mapped_as_asked
         .arg(&place)
         .status();
     assert!(copied.unwrap().success());
-    mount(&["-o", "remount,ro"], &disk.0).unwrap();
+    disk.remount("ro");
     let memory = runs(&dir, &place, as_clone(&dir, "auto"));
     assert_eq!(memory["effective"], "copy");
     assert!(memory["notes"][0]
