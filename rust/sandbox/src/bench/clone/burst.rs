@@ -44,6 +44,7 @@ pub(super) struct Answer {
 struct Clone {
     child: Child,
     console: PathBuf,
+    ended: bool,
     first: Option<Duration>,
     round: Option<Duration>,
 }
@@ -104,6 +105,7 @@ impl Clone {
         Ok(Self {
             child,
             console,
+            ended: false,
             first: None,
             round: None,
         })
@@ -115,7 +117,7 @@ impl Clone {
         if bytes > 0 {
             self.first.get_or_insert(now);
         }
-        if bytes > 1 {
+        if bytes > 1 && !self.ended {
             self.round = Some(now);
             // It has done its part; the others should have the machine.
             self.signal(libc::SIGSTOP);
@@ -123,7 +125,8 @@ impl Clone {
     }
 
     fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        self.ended = !matches!(self.child.try_wait(), Ok(None));
+        self.ended
     }
 
     fn answer(&self) -> Option<Answer> {
@@ -168,22 +171,19 @@ pub(super) fn copies(
     let mut running = Vec::new();
     for place in &places {
         let file = memory_file(snapshot);
-        let child = Command::new("cp")
-            .arg("--sparse=never")
-            .arg(file)
-            .arg(place)
-            .spawn()?;
-        running.push(child);
+        running.push(Command::new("cp").arg(file).arg(place).spawn()?);
     }
     let mut times = Vec::new();
     while !running.is_empty() {
-        running.retain_mut(|child| match child.try_wait() {
-            Ok(None) => true,
-            _ => {
-                times.push(start.elapsed());
-                false
+        let mut still = Vec::new();
+        for mut child in running {
+            match child.try_wait()? {
+                None => still.push(child),
+                Some(status) if status.success() => times.push(start.elapsed()),
+                Some(status) => return Err(format!("cp of the memory file: {status}").into()),
             }
-        });
+        }
+        running = still;
         std::thread::sleep(Duration::from_millis(1));
     }
     for place in places {
