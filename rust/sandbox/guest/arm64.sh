@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 
-# Runs a VM on an emulated arm64 host: pause to a snapshot, restore, pause again.
+# Runs VMs on an emulated arm64 host: pause to a snapshot, restore in every mode.
 
 set -euo pipefail
 
@@ -11,18 +11,22 @@ target=aarch64-unknown-linux-gnu
 
 usage() {
 	cat <<EOF
-Usage: $(basename "$0") [--mode MODE]...
+Usage: $(basename "$0") [--mode MODE]... [--linux IMAGE]
 
 Builds sandbox for arm64 (static), boots the project's kernel under QEMU and takes
-a VM with two vCPUs through its life there. Fails unless every step succeeds and
-all of the kernel's stage-2 tables are freed in the end.
+a VM with two vCPUs through its life there: pause, restore by copy, mmap and on
+demand, pause again. Fails unless every step succeeds and all of the kernel's
+stage-2 tables are freed in the end.
 
-  --mode MODE   vhe nvhe protected (default: all three; may be repeated)
+  --mode MODE    vhe nvhe protected (default: all three; may be repeated)
+  --linux IMAGE  boot this kernel in a VM too (guest/build.sh --arch arm64), with
+                 disk and vsock, and clone it in each mode
 
 Needs the arm64 kernel (scripts/kernel.sh), QEMU, and Rust's $target.
 
 Example:
   $(basename "$0") --mode nvhe
+  $(basename "$0") --mode vhe --linux ~/.cache/kvm_s2/build/sandbox-arm64/arch/arm64/boot/Image
 EOF
 }
 
@@ -32,6 +36,7 @@ fail() {
 }
 
 modes=()
+linux=
 while (($#)); do
 	case $1 in
 	--help | -h) usage; exit 0 ;;
@@ -41,7 +46,13 @@ while (($#)); do
 		modes+=("$2")
 		shift 2
 		;;
-	*) fail "unknown word '$1'; valid: --mode --help" 2 ;;
+	--linux)
+		(($# > 1)) || fail "--linux needs a kernel image" 2
+		[[ -f $2 ]] || fail "no kernel image at $2: run guest/build.sh --arch arm64" 2
+		linux=$2
+		shift 2
+		;;
+	*) fail "unknown word '$1'; valid: --mode --linux --help" 2 ;;
 	esac
 done
 ((${#modes[@]})) || modes=(vhe nvhe protected)
@@ -54,40 +65,22 @@ trap 'rm -rf "$work"' EXIT
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static -C strip=symbols'
-cargo build --quiet --manifest-path "$root/Cargo.toml" -p sandbox --bin sandbox --target "$target" ||
+cargo build --quiet --manifest-path "$root/Cargo.toml" -p sandbox --bin sandbox \
+	--example guest_init --target "$target" ||
 	fail "cannot build for $target: rustup target add $target, and the arm64 cross compiler"
 meta=$(cargo metadata --format-version 1 --no-deps --manifest-path "$root/Cargo.toml")
 directory=${meta#*\"target_directory\":\"}
 directory=${directory%%\"*}
 
-cat >"$work/run.sh" <<'EOF'
-set -eu
-mkdir -p /tmp
-cd /tmp
-api="--api-socket /tmp/api"
-sandbox run --keep $api --memory 32M --cpus 2 --touch 8M --count --console-file console &
-for _ in $(seq 60); do
-	grep -q T console 2>/dev/null && break
-	sleep 1
-done
-grep -q T console
-sandbox pause $api --snapshot snapshot
-sandbox restore $api --snapshot snapshot --resume
-sandbox pause $api --snapshot snapshot --release before-reply
-sandbox counters $api --json | grep '"released":1,"inline":1,"failed":0'
-sandbox shutdown $api
-wait
-# The kernel folds its per-CPU counts every second or so.
-for _ in 1 2 3 4 5; do
-	grep -q '^SecPageTables: *0 kB' /proc/meminfo && exit 0
-	sleep 1
-done
-grep SecPageTables /proc/meminfo
-exit 1
-EOF
-
-"$root/scripts/initramfs.sh" --run "$work/run.sh" --no-selftests --out "$work/initramfs.cpio" \
-	--add "$directory/$target/debug/sandbox:bin/sandbox" >/dev/null
+add=(--add "$directory/$target/debug/sandbox:bin/sandbox" --add "$here/linux.sh:linux.sh")
+if [[ -n $linux ]]; then
+	mkdir -p "$work/init/dev"
+	cp "$directory/$target/debug/examples/guest_init" "$work/init/init"
+	(cd "$work/init" && find . | cpio --quiet -o -H newc) >"$work/initramfs"
+	add+=(--add "$linux:guest/Image" --add "$work/initramfs:guest/initramfs")
+fi
+"$root/scripts/initramfs.sh" --run "$here/life.sh" --no-selftests --out "$work/initramfs.cpio" \
+	"${add[@]}" >/dev/null
 
 for mode in "${modes[@]}"; do
 	echo "== $mode"
