@@ -21,8 +21,8 @@ use super::{bar, Outcome};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const EXAMPLES: &str = "\
-Each clone is a VMM process of its own; `sandbox delete --id ID-0` ends one. The
-words {id} and {n} in an option become the id and the number of the clone.
+Each clone is a VMM process of its own; `sandbox shutdown --id ID-0` ends one. The
+words {id} and {number} in an option become the id and the number of the clone.
 
 Clones of plain private memory map the snapshot's memory file. Each has a hard link
 to it in a directory of its own, so the snapshot may be deleted while they run.
@@ -30,7 +30,7 @@ to it in a directory of its own, so the snapshot may be deleted while they run.
 Examples:
   sandbox clone --snapshot /var/lib/web.snapshot --id web --count 64 --parallel 16
   sandbox clone --snapshot /var/lib/web.snapshot --id web --count 8 \\
-      --net 'tap{n}' --vsock '3,/tmp/{id}.vsock' --console-file '/tmp/{id}.log'";
+      --net 'tap{number}' --vsock '3,/tmp/{id}.vsock' --console-file '/tmp/{id}.log'";
 
 /// Options of `sandbox clone`.
 #[derive(Debug, Args)]
@@ -140,7 +140,10 @@ impl Clone {
     fn own(&self, number: u32, id: &str) -> Vec<String> {
         let option = |name: &str, value: &String| {
             let value = value.replace("{id}", id);
-            [name.to_owned(), value.replace("{n}", &number.to_string())]
+            [
+                name.to_owned(),
+                value.replace("{number}", &number.to_string()),
+            ]
         };
         let disks = self.disk.iter().map(|disk| option("--disk", disk));
         let taps = self.net.iter().map(|tap| option("--net", tap));
@@ -227,4 +230,17 @@ fn answers(client: &Client, pid: u32) -> bool {
         return false;
     };
     serde_json::from_str::<Value>(&reply).is_ok_and(|reply| reply["pid"] == pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_shows_what_may_be_typed() {
+        let mut command = crate::cli::Arguments::command();
+        let clone = command.find_subcommand_mut("clone").unwrap();
+        let help = clone.render_long_help().to_string();
+        assert!(help.contains("--net 'tap{number}'"), "{help}");
+    }
 }
