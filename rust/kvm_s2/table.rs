@@ -71,7 +71,9 @@ impl Count {
         for group in &mut groups {
             match self.missing(expected) {
                 0 => return,
-                missing if missing < GROUP => self.add_up_to(group, expected),
+                missing if missing < GROUP => {
+                    self.add_up_to(group, expected);
+                }
                 _ if all(group).is_valid() => self.add_full(GROUP),
                 _ => self.add_each(group),
             }
@@ -82,27 +84,24 @@ impl Count {
     /// Adds entries until `expected` of them are found, less than a group.
     #[inline]
     fn add_few(&mut self, entries: &[Pte], expected: u32) {
-        for group in entries.chunks(GROUP) {
-            if self.counted >= expected {
-                return;
-            }
-            self.add_up_to(group, expected);
-        }
-    }
-
-    /// Adds entries of one group until `expected` of them are found.
-    #[inline]
-    fn add_up_to(&mut self, group: &[Pte], expected: u32) {
-        let first = group.first().is_some_and(|pte| pte.is_counted());
-        if !first && !any(group).is_counted() {
+        let mut groups = entries.chunks_exact(GROUP);
+        if expected == 0 || groups.any(|group| self.add_up_to(group, expected)) {
             return;
         }
-        for pte in group {
-            self.add(*pte);
-            if self.counted >= expected {
-                return;
-            }
+        self.add_each(groups.remainder());
+    }
+
+    /// Adds entries of one group until `expected` of them are found. Returns whether they are.
+    #[inline]
+    fn add_up_to(&mut self, group: &[Pte], expected: u32) -> bool {
+        let first = group.first().is_some_and(|pte| pte.is_counted());
+        if !first && !any(group).is_counted() {
+            return false;
         }
+        group.iter().any(|pte| {
+            self.add(*pte);
+            self.counted >= expected
+        })
     }
 
     /// Adds leaves above the last level, up to the first table. Returns how many entries that took.

@@ -284,6 +284,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
     }
 
     /// Gives up the table on top of the path, all of whose entries have been visited.
+    #[inline(always)]
     fn leave(&mut self) {
         let Some(frame) = self.path.pop() else { return };
         if self.path.depth == 0 {

@@ -76,7 +76,7 @@ measure() {
 boot() {
 	local cpio=$OUT/$1.cpio
 	"$ROOT/scripts/initramfs.sh" --run "$2" --kernel "$kernel" --out "$cpio" > /dev/null || return
-	"$ROOT/scripts/qemu.sh" --mode "$1" --image "$image" --initrd "$cpio" --quiet \
+	"$ROOT/scripts/qemu.sh" --mode "$1" --image "$image" --initrd "$cpio" --mem "$mem" --quiet \
 		--timeout "$real_seconds" --log "$OUT/console-$1.log"
 }
 

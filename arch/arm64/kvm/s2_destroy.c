@@ -139,21 +139,9 @@ static bool kvm_s2_same_owner(const struct folio *folio, const struct folio *oth
 	return folio_pgdat(folio) == folio_pgdat(other);
 }
 
-/* Tables with the same owner are accounted together. */
-static void kvm_s2_account_tables(const struct folio_batch *batch)
+static void kvm_s2_account_tables(struct folio *owner, int nr)
 {
-	struct folio *owner = batch->folios[0];
-	int nr = 0;
-
-	for (unsigned int i = 0; i < batch->nr; i++) {
-		if (unlikely(!kvm_s2_same_owner(batch->folios[i], owner))) {
-			mod_lruvec_page_state(&owner->page, NR_SECONDARY_PAGETABLE, -nr);
-			owner = batch->folios[i];
-			nr = 0;
-		}
-		nr++;
-	}
-	mod_lruvec_page_state(&owner->page, NR_SECONDARY_PAGETABLE, -nr);
+	mod_lruvec_page_state(&owner->page, NR_SECONDARY_PAGETABLE, nr);
 }
 
 /*
@@ -172,36 +160,44 @@ static void kvm_s2_calm_allocator(const struct page *freed)
  * Give up @nr tables: drop the references of their @counted entries and the one
  * that kept them. Somebody may hold another for a moment (memory hot-remove does):
  * the last one to let go frees the page. Fewer references than entries can only
- * be corruption, and such a table is left alone.
+ * be corruption, and such a table is left alone. With @calm the page allocator is
+ * kept from long bursts, which every other batch is enough for.
  *
  * Return: the number of tables left alone.
  */
-__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr)
+__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr, bool calm)
 {
-	unsigned int refs[KVM_S2_BATCH];
+	unsigned int refs[KVM_S2_BATCH], gone = 0, same = 0;
+	struct folio *owner = virt_to_folio(tables[0]);
 	struct folio_batch batch;
-	__u32 leaked = 0, i;
+	__u32 i;
 
 	BUILD_BUG_ON(KVM_S2_BATCH > FOLIO_BATCH_SIZE);
 
 	folio_batch_init(&batch);
-	for (i = 0; i < min_t(__u32, nr, KVM_S2_BATCH); i++) {
+	nr = min_t(__u32, nr, KVM_S2_BATCH);
+	for (i = 0; i < nr; i++) {
 		struct folio *folio = virt_to_folio(tables[i]);
 
-		if (unlikely(folio_ref_count(folio) <= counted[i])) {
-			leaked++;
+		if (unlikely(folio_ref_count(folio) <= counted[i]))
 			continue;
+		/* Tables with the same owner are accounted together. */
+		if (unlikely(!kvm_s2_same_owner(folio, owner))) {
+			kvm_s2_account_tables(owner, -(int)(gone - same));
+			same = gone;
+			owner = folio;
 		}
-		refs[folio_batch_count(&batch)] = counted[i] + 1;
+		refs[gone++] = counted[i] + 1;
 		folio_batch_add(&batch, folio);
 	}
-	if (!folio_batch_count(&batch))
-		return leaked;
+	if (!gone)
+		return nr;
 
-	kvm_s2_account_tables(&batch);
+	kvm_s2_account_tables(owner, -(int)(gone - same));
 	folios_put_refs(&batch, refs);
-	kvm_s2_calm_allocator(virt_to_page(tables[0]));
-	return leaked;
+	if (calm)
+		kvm_s2_calm_allocator(virt_to_page(tables[0]));
+	return nr - gone;
 }
 
 /*

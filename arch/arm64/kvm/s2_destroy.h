@@ -133,7 +133,7 @@ void kvm_s2_destroy_mappings(const struct kvm_s2_mappings *mappings,
 #define KVM_S2_BATCH	31
 
 void *kvm_s2_find_table(__u64 pa, struct kvm_s2_found *found);
-__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr);
+__u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr, bool calm);
 bool kvm_s2_put_root_entries(void *table, __u32 counted);
 void kvm_s2_free_root(void *root, size_t size);
 bool kvm_s2_resched(void);

@@ -2,7 +2,7 @@
 
 //! Numbers for human eyes.
 
-/// Three significant digits and a suffix: `7_340_000` is `7.34 M`.
+/// Three significant digits and a suffix, `7_340_000` is `7.34 M`; four digits below 0.1.
 pub fn count(value: f64) -> String {
     const SUFFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
     let mut scaled = value;
@@ -24,7 +24,8 @@ fn digits(value: f64) -> usize {
     match value {
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
-        _ => 2,
+        v if v >= 0.0995 || v == 0.0 => 2,
+        _ => 4,
     }
 }
 

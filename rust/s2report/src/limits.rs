@@ -5,9 +5,23 @@
 use crate::document::Document;
 use crate::format::count;
 use crate::metric::Metric;
+use crate::pairs::{pair, Key};
 use crate::row::{Backing, Guest, Impl, Mode, Order, Row};
 use serde::Deserialize;
 use std::fmt;
+
+/// What a figure is divided by before it is judged.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum Against {
+    /// Nothing: the figure itself.
+    #[default]
+    Nothing,
+    /// Upstream's figure for the same case.
+    Upstream,
+    /// The smallest figure of all rows that the limit is about.
+    Smallest,
+}
 
 /// A bound on one metric of all rows that it is about. An empty list means "any".
 #[derive(Clone, Debug, Deserialize)]
@@ -17,6 +31,9 @@ pub struct Limit {
     pub metric: Metric,
     /// The highest figure that is still good.
     pub max: f64,
+    /// What the figure is divided by.
+    #[serde(default)]
+    pub against: Against,
     /// Which code: ours unless said otherwise.
     #[serde(rename = "impl", default = "ours")]
     pub implementations: Vec<Impl>,
@@ -81,6 +98,7 @@ impl Limit {
         Limit {
             metric,
             max,
+            against: Against::Nothing,
             implementations: Vec::new(),
             modes: Vec::new(),
             cases,
@@ -99,7 +117,12 @@ impl Limit {
             return Verdict::NotRun;
         }
         let rows = document.rows.iter().filter(|row| self.is_about(row));
-        let figures: Vec<Option<f64>> = rows.map(|row| self.metric.of(row)).collect();
+        let rows: Vec<&Row> = rows.collect();
+        let figures = match self.against {
+            Against::Nothing => rows.iter().map(|row| self.metric.of(row)).collect(),
+            Against::Upstream => self.over_upstream(&rows, &document.rows),
+            Against::Smallest => self.over_smallest(&rows),
+        };
         if figures.is_empty() {
             return Verdict::NotRun;
         }
@@ -110,6 +133,30 @@ impl Limit {
             Verdict::NotMeasured
         } else {
             Verdict::Good(worst)
+        }
+    }
+
+    /// Rows without one of upstream's beside them have nothing to be judged by.
+    fn over_upstream(&self, rows: &[&Row], all: &[Row]) -> Vec<Option<f64>> {
+        let pairs = pair(all);
+        let upstream = |row: &Row| {
+            let pair = pairs.iter().find(|pair| pair.key == Key::of(row))?;
+            pair.figure(Impl::C, self.metric)
+        };
+        let ratio = |row: &&Row| {
+            let upstream = upstream(row)?;
+            Some(self.metric.of(row).map(|figure| figure / upstream))
+        };
+        rows.iter().filter_map(ratio).collect()
+    }
+
+    /// One row alone shows no growth.
+    fn over_smallest(&self, rows: &[&Row]) -> Vec<Option<f64>> {
+        let figures: Vec<Option<f64>> = rows.iter().map(|row| self.metric.of(row)).collect();
+        let smallest = figures.iter().flatten().copied().fold(f64::MAX, f64::min);
+        match figures.len() {
+            0 | 1 => Vec::new(),
+            _ => figures.iter().map(|f| f.map(|f| f / smallest)).collect(),
         }
     }
 
@@ -139,8 +186,13 @@ impl fmt::Display for Limit {
         if about.is_empty() {
             about.push("every case".into());
         }
+        let of = match self.against {
+            Against::Nothing => "",
+            Against::Upstream => " over upstream's",
+            Against::Smallest => " over the smallest",
+        };
         let max = count(self.max);
-        write!(f, "{}: {} at most {max}", about.join(" "), self.metric)
+        write!(f, "{}: {}{of} at most {max}", about.join(" "), self.metric)
     }
 }
 

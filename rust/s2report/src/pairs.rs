@@ -26,7 +26,8 @@ pub struct Key {
 }
 
 impl Key {
-    fn of(row: &Row) -> Key {
+    /// The key of one row.
+    pub fn of(row: &Row) -> Key {
         Key {
             mode: row.mode,
             case: row.case.clone(),
