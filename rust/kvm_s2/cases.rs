@@ -129,7 +129,7 @@ fn destroy(arena: &mut Arena, budget: u32, leaves: u64, pages: u64) -> Outcome<D
     check!(done.tables == below_root as u64);
     check!(done.table_bytes == bytes);
     check!(done.rescheds == rescheds);
-    check!(done.hypercalls == 0);
+    check!(done.requests == 0);
     check!(arena.faults() == Faults::default());
     Ok(done)
 }

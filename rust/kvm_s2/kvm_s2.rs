@@ -48,8 +48,7 @@ pub use pkvm::{
     Fate,
     Mapping,
     MappingOps,
-    PkvmBackend,
-    Release, //
+    PkvmBackend, //
 };
 pub use pte::{
     Pte,

@@ -35,16 +35,6 @@ pub enum Fate {
     Stuck,
 }
 
-/// What one request to the hypervisor achieved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Release {
-    /// Pages given back, from the first one on. Less than asked for means that the next page was
-    /// refused.
-    pub nr_pages: u64,
-    /// Calls that it took.
-    pub hypercalls: u64,
-}
-
 /// The mapping tree and the hypervisor behind it.
 ///
 /// # Safety
@@ -73,7 +63,11 @@ pub unsafe trait MappingOps {
 
     /// Asks the hypervisor for the pages from `gfn` on. They are whole mappings in a row: `first`
     /// and those that its `right` link leads to.
-    fn release(&mut self, first: Self::Node, gfn: u64, nr_pages: u64) -> Release;
+    ///
+    /// Returns how many pages it gave back, from the first one on. It may stop after any mapping
+    /// and be asked again; where it gives back nothing, or stops in a mapping, the next page was
+    /// refused.
+    fn release(&mut self, first: Self::Node, gfn: u64, nr_pages: u64) -> u64;
 
     /// Ends a mapping: gives back or keeps what the host holds for its pages, and frees the node.
     /// May be put off until [`MappingOps::flush`].
@@ -87,16 +81,23 @@ pub unsafe trait MappingOps {
     fn flush(&mut self);
 }
 
+/// A request to the hypervisor costs what so many mappings cost.
+const REQUEST_WORK: u64 = 16;
+
 /// Mappings that were taken from the tree and wait for the hypervisor, linked by `right`.
 struct Run<N> {
     head: Option<N>,
     tail: Option<N>,
     gfn: u64,
     nr_pages: u64,
+    /// Whether no other mapping continues it.
+    closed: bool,
     /// How many of the pages the hypervisor has given back.
     released: u64,
-    /// Whether the page after those was refused.
+    /// Whether it was asked and gave back nothing.
     refused: bool,
+    /// Whether asking was put off until there is a new budget.
+    put_off: bool,
 }
 
 impl<N> Run<N> {
@@ -105,14 +106,16 @@ impl<N> Run<N> {
         tail: None,
         gfn: 0,
         nr_pages: 0,
+        closed: false,
         released: 0,
         refused: false,
+        put_off: false,
     };
 
     /// Whether the hypervisor has to be asked before the first mapping can be settled.
     #[inline]
-    fn is_waiting(&self, first: Mapping) -> bool {
-        self.released < first.nr_pages && !self.refused
+    fn is_waiting(&self) -> bool {
+        self.released == 0 && !self.refused
     }
 }
 
@@ -165,12 +168,14 @@ impl<M: MappingOps> PkvmBackend<M> {
         Some(root)
     }
 
-    /// Takes the mappings that continue the run, below `end`. Returns how many.
+    /// Takes the mappings that continue the run, below `end`, at most `budget` of them. Returns how
+    /// many, and closes the run where there are no more.
     #[inline]
-    fn collect(&mut self, end: Ipa) -> u64 {
+    fn collect(&mut self, end: Ipa, budget: u64) -> u64 {
         let max = self.ops.max_run();
         let mut taken = 0;
-        while let Some(node) = self.first() {
+        while taken < budget {
+            let Some(node) = self.first() else { break };
             let mapping = self.ops.mapping(node);
             let next = self.run.gfn.saturating_add(self.run.nr_pages);
             let fits = self.run.nr_pages.saturating_add(mapping.nr_pages) <= max;
@@ -182,6 +187,8 @@ impl<M: MappingOps> PkvmBackend<M> {
             self.append(node, mapping);
             taken += 1;
         }
+        // One without mappings stays open for the next chunk.
+        self.run.closed = taken < budget && self.run.head.is_some();
         taken
     }
 
@@ -202,11 +209,11 @@ impl<M: MappingOps> PkvmBackend<M> {
     /// Settles mappings from the front of the run, at most `budget` of them, as far as the
     /// hypervisor has decided on them. Returns how many.
     #[inline]
-    fn settle(&mut self, budget: u32) -> u64 {
+    fn settle(&mut self, budget: u64) -> u64 {
         let mut settled = 0;
         while let Some(node) = self.run.head {
             let mapping = self.ops.mapping(node);
-            if settled >= u64::from(budget) || self.run.is_waiting(mapping) {
+            if settled >= budget || self.run.is_waiting() {
                 return settled;
             }
             self.run.head = self.ops.right(node);
@@ -235,13 +242,39 @@ impl<M: MappingOps> PkvmBackend<M> {
         settled
     }
 
-    /// Asks the hypervisor for what is left of the run.
+    /// Asks the hypervisor for what is left of the run. Returns how much work that was.
     #[inline]
-    fn release(&mut self, first: M::Node) {
-        let release = self.ops.release(first, self.run.gfn, self.run.nr_pages);
-        self.done.hypercalls += release.hypercalls;
-        self.run.released = release.nr_pages.min(self.run.nr_pages);
-        self.run.refused = self.run.released < self.run.nr_pages;
+    fn release(&mut self, first: M::Node) -> u64 {
+        let released = self.ops.release(first, self.run.gfn, self.run.nr_pages);
+        self.done.requests += 1;
+        self.run.released = released.min(self.run.nr_pages);
+        self.run.refused = self.run.released == 0;
+        self.run.put_off = false;
+        REQUEST_WORK + self.run.released
+    }
+
+    /// One of three: takes some of a run from the tree, asks the hypervisor for the run, or settles
+    /// some of it. Returns how much work that was, 0 at `end`.
+    #[inline]
+    fn step(&mut self, end: Ipa, budget: u64) -> u64 {
+        if !self.run.closed {
+            let taken = self.collect(end, budget);
+            if taken > 0 {
+                return taken;
+            }
+        }
+        let Some(first) = self.run.head else {
+            return 0;
+        };
+        if !self.run.is_waiting() {
+            return self.settle(budget);
+        }
+        if self.run.nr_pages > budget && !self.run.put_off {
+            // It may take as long as all of a budget, so what was left of this one is void.
+            self.run.put_off = true;
+            return budget;
+        }
+        self.release(first)
     }
 
     #[inline]
@@ -261,20 +294,18 @@ impl<M: MappingOps> Backend for PkvmBackend<M> {
         }
     }
 
-    /// One of three: takes a run from the tree, asks the hypervisor for it, or settles `budget`
-    /// mappings of it. Each leaves a state to go on from.
-    ///
-    /// Each takes a budget of its own.
+    /// Each step leaves a state to go on from.
     fn destroy_range(&mut self, range: IpaRange, budget: &mut u32) -> u64 {
-        let budget = core::mem::take(budget);
-        let Some(head) = self.run.head else {
-            return self.collect(range.end);
-        };
-        if self.run.is_waiting(self.ops.mapping(head)) {
-            self.release(head);
-            return self.run.released;
+        let mut all = 0;
+        while *budget > 0 {
+            let work = self.step(range.end, u64::from(*budget));
+            if work == 0 {
+                break;
+            }
+            all += work;
+            *budget = budget.saturating_sub(u32::try_from(work).unwrap_or(u32::MAX));
         }
-        self.settle(budget)
+        all
     }
 
     fn destroy_root(&mut self) -> Destroyed {

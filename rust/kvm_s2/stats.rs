@@ -20,6 +20,6 @@ pub struct Destroyed {
     pub rescheds: u64,
     /// Things left behind for safety: tables, or with pKVM pages.
     pub leaked: u64,
-    /// Calls to the hypervisor.
-    pub hypercalls: u64,
+    /// Requests to the hypervisor.
+    pub requests: u64,
 }

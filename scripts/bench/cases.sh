@@ -4,7 +4,7 @@
 # What the bench measures, and how the measured machine is told. Sourced.
 # shellcheck disable=SC2034,SC2154  # variables of bench-destroy.sh
 
-CASES=(empty 1m dense-4k dense-2m sparse)
+CASES=(empty 1m dense-4k dense-2m scattered sparse)
 BACKINGS=(4k thp hugetlb kernel)
 ORDERS=(close-first unmap-first sigkill)
 GUESTS=(normal protected)
@@ -44,6 +44,7 @@ protected_cases() {
 		dense-4k  $guest  48  4k  close-first  normal
 		dense-4k  $guest  48  4k  unmap-first  normal
 		dense-4k  $guest  48  4k  sigkill      normal
+		scattered 64M  48  4k  close-first  normal
 		dense-4k  64M  48  4k  close-first  protected
 	END
 }
@@ -60,7 +61,7 @@ cases_of() {
 			chosen "$only_backing" "$backing" || continue
 			chosen "$only_order" "$order" || continue
 			chosen "$only_guest" "$guest" || continue
-			[[ -z $set_size || $name != dense-* ]] || size=$set_size
+			[[ -z $set_size || ($name != dense-* && $name != scattered) ]] || size=$set_size
 			echo "$name $size ${set_ipa:-$ipa} $backing $order $guest"
 		done | awk '!seen[$0]++'
 }

@@ -17,6 +17,8 @@ pub const PAGE: u64 = 4096;
 pub const BLOCK: u64 = 2 << 20;
 /// Bytes from one page of a sparse guest to the next.
 pub const SPARSE_STRIDE: u64 = 1 << 30;
+/// Bytes from one page of a scattered guest to the next.
+pub const SCATTERED_STRIDE: u64 = 8 * PAGE;
 
 /// What the guest has mapped when it ends, or which rule of life is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -36,6 +38,8 @@ pub enum Case {
     #[value(name = "dense-2m")]
     #[serde(rename = "dense-2m")]
     Dense2m,
+    /// Every eighth 4K page of --size: no two are neighbours
+    Scattered,
     /// One page in each GiB of --size
     Sparse,
     /// An open vCPU fd keeps the VM alive after its own fd is closed
@@ -122,6 +126,7 @@ impl Spec {
         let held = matches!(self.case, Case::HeldVcpuFd | Case::HeldKvmRun);
         match (self.case, self.backing) {
             (_, Backing::Kernel) if held => return no("a table in the kernel has no vCPU"),
+            (Case::Scattered, Backing::Kernel) => return no("the module has no case scattered"),
             (_, Backing::Kernel) => {}
             (Case::Dense2m, Backing::Page4k) => return no("2M blocks need backing thp or hugetlb"),
             (Case::Dense2m | Case::Empty, _) | (_, Backing::Page4k) => {}
@@ -147,6 +152,7 @@ impl Spec {
     pub fn stride(&self) -> u64 {
         match self.case {
             Case::Dense2m => BLOCK,
+            Case::Scattered => SCATTERED_STRIDE,
             Case::Sparse => SPARSE_STRIDE,
             _ => PAGE,
         }
@@ -164,7 +170,7 @@ impl Spec {
     pub fn pages(&self) -> u64 {
         match self.case {
             Case::Empty => 0,
-            Case::Sparse => self.size / SPARSE_STRIDE,
+            Case::Scattered | Case::Sparse => self.size / self.stride(),
             _ => self.size / PAGE,
         }
     }
@@ -239,6 +245,7 @@ mod tests {
     fn pages_are_counted_in_4k_whatever_the_mapping() {
         assert_eq!(spec(Case::Dense4k, Backing::Page4k).pages(), 1 << 18);
         assert_eq!(spec(Case::Dense2m, Backing::Thp).pages(), 1 << 18);
+        assert_eq!(spec(Case::Scattered, Backing::Page4k).pages(), 1 << 15);
         assert_eq!(spec(Case::Sparse, Backing::Page4k).pages(), 1);
         assert_eq!(spec(Case::Empty, Backing::Page4k).pages(), 0);
     }

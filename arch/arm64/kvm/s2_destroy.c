@@ -88,17 +88,18 @@ void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run)
 
 void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 {
-	const struct kvm_s2_figures nothing = kvm_s2_nothing_measured();
+	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 	struct kvm_s2_run run = {
 		.impl	 = kvm_s2_impl(),
 		.pkvm	 = is_protected_kvm_enabled(),
+		.kvm	 = kvm_s2_mmu_to_kvm(pgt->mmu),
 		.ia_bits = VTCR_EL2_IPA(pgt->mmu->vtcr),
 	};
 
 	if (run.impl == KVM_S2_IMPL_C) {
 		kvm_s2_begin(&run);
 		upstream(pgt);
-		kvm_s2_end(&run, &nothing);
+		kvm_s2_end(&run, &figures);
 	} else if (!kvm_s2_defer(pgt, &run)) {
 		kvm_s2_destroy_now(pgt, &run);
 	}

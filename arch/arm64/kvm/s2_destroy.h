@@ -83,6 +83,7 @@ struct kvm_s2_mapping {
  * @page_shift:		PAGE_SHIFT.
  * @ia_bits:		Size of the guest's address space.
  * @max_run:		Most pages in one request to EL2.
+ * @budget:		Most mappings settled between two chances to schedule.
  */
 struct kvm_s2_mappings {
 	struct rb_node *root;
@@ -90,6 +91,7 @@ struct kvm_s2_mappings {
 	__u32 page_shift;
 	__u32 ia_bits;
 	__u32 max_run;
+	__u32 budget;
 };
 
 /**
@@ -140,9 +142,9 @@ bool kvm_s2_resched(void);
 __u64 kvm_s2_clock(void);
 
 __u64 kvm_s2_pkvm_release(void *kvm, const struct kvm_s2_mapping *first, __u64 gfn,
-			  __u64 nr_pages, struct kvm_s2_figures *figures);
+			  __u64 nr_pages);
 void kvm_s2_pkvm_settle(void *kvm, struct kvm_s2_mapping *const *mappings, __u32 nr);
-void kvm_s2_pkvm_keep(void *kvm, const struct kvm_s2_mapping *mapping);
+void kvm_s2_pkvm_keep(void *kvm, const struct kvm_s2_mapping *mapping, bool report);
 
 int kvm_s2_bench_fill_vm(int vm_fd, const struct kvm_s2_bench *what);
 int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *result);

@@ -12,6 +12,7 @@
 
 #include <asm/kvm_mmu.h>
 #include <asm/kvm_pkvm.h>
+#include <asm/kvm_s2_destroy.h>
 
 #include "s2_destroy.h"
 #include "s2_destroy_stats.h"
@@ -27,53 +28,53 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
 	return (const struct pkvm_mapping *)mapping;
 }
 
-/* Most pages in one call, so that EL2 is left again within 50,000 instructions. */
-#define KVM_S2_RUN_SHARED	512
-#define KVM_S2_RUN_PROTECTED	24	/* each page is cleared */
+/* Most pages in one call. EL2 stops before that when it has been busy for long enough. */
+#define KVM_S2_MAX_RUN	512
+/* Most of upstream's calls between two chances to schedule. */
+#define KVM_S2_MAX_EACH	16
+/*
+ * Mappings settled between two chances to schedule: a protected guest's pages are
+ * unpinned, at about 350 instructions each.
+ */
+#define KVM_S2_BUDGET_SHARED	256
+#define KVM_S2_BUDGET_PROTECTED	80
+
+#ifdef CONFIG_KVM_S2_PKVM_FAULTS
+u64 kvm_s2_refuse_every;
+bool kvm_s2_refuse_runs;
+#endif
 
 static bool kvm_s2_use_runs(void)
 {
 	return IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS);
 }
 
-/* A call to EL2, counted and timed. Interrupts wait until it returns. */
-#define kvm_s2_call(figures, f, ...)						\
-({										\
-	u64 __start = kvm_s2_clock();						\
-	s64 __ret = kvm_call_hyp_nvhe(f, ##__VA_ARGS__);			\
-										\
-	(figures)->hypercalls++;						\
-	(figures)->max_el2_ns = max((figures)->max_el2_ns,			\
-				    kvm_s2_clock() - __start);			\
-	__ret;									\
-})
-
 /* One mapping by upstream's calls. */
-static int kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *mapping,
-				   struct kvm_s2_figures *figures)
+static int kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *mapping)
 {
 	pkvm_handle_t handle = kvm->arch.pkvm.handle;
 
 	if (kvm_vm_is_protected(kvm))
-		return kvm_s2_call(figures, __pkvm_reclaim_dying_guest_page, handle,
-				   mapping->gfn);
-	return kvm_s2_call(figures, __pkvm_host_unshare_guest, handle, mapping->gfn,
-			   (u64)mapping->nr_pages);
+		return kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_guest_page, handle,
+					mapping->gfn);
+	return kvm_s2_call_nvhe(kvm, __pkvm_host_unshare_guest, handle, mapping->gfn,
+				(u64)mapping->nr_pages);
 }
 
 static u64 kvm_s2_pkvm_release_each(struct kvm *kvm, const struct kvm_s2_mapping *first,
-				    u64 nr_pages, struct kvm_s2_figures *figures)
+				    u64 nr_pages)
 {
 	const struct rb_node *node = &first->node;
 	u64 done = 0;
 
-	for (; node && done < nr_pages; node = node->rb_right) {
+	for (int i = 0; node && done < nr_pages && i < KVM_S2_MAX_EACH; i++) {
 		const struct pkvm_mapping *mapping =
 			kvm_s2_to_pkvm(container_of(node, struct kvm_s2_mapping, node));
 
-		if (kvm_s2_pkvm_release_one(kvm, mapping, figures))
+		if (kvm_s2_pkvm_release_one(kvm, mapping))
 			break;
 		done += mapping->nr_pages;
+		node = node->rb_right;
 	}
 	return done;
 }
@@ -82,44 +83,62 @@ static u64 kvm_s2_pkvm_release_each(struct kvm *kvm, const struct kvm_s2_mapping
  * Ask EL2 for the pages of mappings in a row, starting with @first and linked by
  * their right pointers.
  *
- * Return: pages given back before the first refusal.
+ * Return: pages given back. Fewer than asked for if that is enough for one call, or
+ * if the next one is refused; fewer than those of @first if they are.
  */
 __u64 kvm_s2_pkvm_release(void *vm, const struct kvm_s2_mapping *first, __u64 gfn,
-			  __u64 nr_pages, struct kvm_s2_figures *figures)
+			  __u64 nr_pages)
 {
 	struct kvm *kvm = vm;
 	s64 done;
 
 	if (kvm_s2_use_runs()) {
-		done = kvm_s2_call(figures, __pkvm_release_dying_guest, kvm->arch.pkvm.handle,
-				   gfn, nr_pages);
+		done = kvm_s2_call_nvhe(kvm, __pkvm_release_dying_guest, kvm->arch.pkvm.handle,
+					gfn, kvm_s2_refuse_runs ? 0 : nr_pages,
+					kvm_s2_refuse_every);
 		if (done >= 0)
 			return done;
 		pr_warn_once("EL2 refuses runs of pages (%lld), going page by page\n", done);
 	}
-	return kvm_s2_pkvm_release_each(kvm, first, nr_pages, figures);
+	return kvm_s2_pkvm_release_each(kvm, first, nr_pages);
+}
+
+/* A chance to schedule; how long it took to come to it is among the figures. */
+static void kvm_s2_pkvm_resched(u64 *since, struct kvm_s2_figures *figures)
+{
+	figures->max_stretch_ns = max(figures->max_stretch_ns, kvm_s2_clock() - *since);
+	cond_resched();
+	*since = kvm_s2_clock();
 }
 
 /*
- * Fetch the tables that EL2 does not need any more, a few at a time, so that none
- * is left for the final call.
+ * Fetch the tables that EL2 does not need any more, a few at a time, and then what
+ * it holds for each vCPU, so that none of it is left for the final call.
  */
 static void kvm_s2_pkvm_fetch_tables(struct kvm *kvm, struct kvm_s2_figures *figures)
 {
-	struct kvm_hyp_memcache *mc = &kvm->arch.pkvm.stage2_teardown_mc;
+	struct kvm_protected_vm *pkvm = &kvm->arch.pkvm;
+	u64 since = kvm_s2_clock();
 	u64 tables = 0;
 	s64 nr;
 
 	if (!kvm_s2_use_runs())
 		return;
 
-	while ((nr = kvm_s2_call(figures, __pkvm_reclaim_dying_tables,
-				 kvm->arch.pkvm.handle)) > 0) {
+	while ((nr = kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_tables, pkvm->handle)) > 0) {
 		tables += nr;
-		free_hyp_memcache(mc);
-		cond_resched();
+		free_hyp_memcache(&pkvm->stage2_teardown_mc);
+		kvm_s2_pkvm_resched(&since, figures);
 	}
 	figures->tables = tables;
+
+	for (unsigned int i = 0; i < kvm->created_vcpus; i++) {
+		if (kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_vcpu, pkvm->handle, i))
+			return;
+		free_hyp_memcache(&pkvm->stage2_teardown_mc);
+		free_hyp_memcache(&pkvm->teardown_mc);
+		kvm_s2_pkvm_resched(&since, figures);
+	}
 }
 
 static void kvm_s2_pkvm_unpin(struct kvm *kvm, struct kvm_s2_mapping *const *mappings, __u32 nr)
@@ -147,19 +166,24 @@ void kvm_s2_pkvm_settle(void *vm, struct kvm_s2_mapping *const *mappings, __u32 
 /*
  * End a mapping whose pages EL2 did not give back. EL2 takes them for the
  * guest's, so they must not reach the page allocator: a protected guest's stay
- * pinned, another's get a reference that nobody drops.
+ * pinned, another's get a reference that nobody drops. The end of the VM shall not
+ * have to look for them, so EL2 forgets where the guest had them.
  */
-void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node)
+void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node, bool report)
 {
 	const struct pkvm_mapping *mapping = kvm_s2_to_pkvm(node);
 	struct kvm *kvm = vm;
 
-	pr_warn_ratelimited("EL2 keeps gfn %#llx, %llu page(s)\n", mapping->gfn,
-			    (u64)mapping->nr_pages);
+	if (report)
+		pr_warn_ratelimited("EL2 keeps gfn %#llx, %llu page(s), and maybe others of this VM\n",
+			mapping->gfn, (u64)mapping->nr_pages);
 	if (!kvm_vm_is_protected(kvm) && pfn_valid(mapping->pfn)) {
 		for (u64 i = 0; i < mapping->nr_pages; i++)
 			get_page(pfn_to_page(mapping->pfn + i));
 	}
+	if (kvm_s2_use_runs())
+		kvm_s2_call_nvhe(kvm, __pkvm_forget_dying_guest, kvm->arch.pkvm.handle,
+				 mapping->gfn);
 	kfree(mapping);
 }
 
@@ -171,8 +195,9 @@ void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures
 		.kvm		= kvm,
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= VTCR_EL2_IPA(pgt->mmu->vtcr),
-		.max_run	= kvm_vm_is_protected(kvm) ? KVM_S2_RUN_PROTECTED :
-							     KVM_S2_RUN_SHARED,
+		.max_run	= KVM_S2_MAX_RUN,
+		.budget		= kvm_vm_is_protected(kvm) ? KVM_S2_BUDGET_PROTECTED :
+							     KVM_S2_BUDGET_SHARED,
 	};
 
 	/* Without a handle EL2 never knew the VM, and nothing can be mapped. */
@@ -181,9 +206,12 @@ void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures
 
 	/* From here on EL2 loads no vCPU of this VM, whatever the host asks for. */
 	if (pkvm_hyp_vm_is_created(kvm) && !kvm->arch.pkvm.is_dying) {
-		WARN_ON(kvm_call_hyp_nvhe(__pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
+		WARN_ON(kvm_s2_call_nvhe(kvm, __pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
 		kvm->arch.pkvm.is_dying = true;
 	}
+	/* That flushed the VMID, and no page is invalidated after it, unless by upstream's calls. */
+	if (kvm_s2_use_runs() && !kvm_s2_refuse_runs)
+		figures->tlbis = pkvm_hyp_vm_is_created(kvm);
 
 	kvm_s2_destroy_mappings(&mappings, figures);
 	pgt->pkvm_mappings = RB_ROOT_CACHED;

@@ -24,7 +24,6 @@ use kvm_s2::{
     PhysAddr,
     PkvmBackend,
     Pte,
-    Release,
     Table,
     TableBackend,
     TableOps, //
@@ -38,9 +37,6 @@ const BATCH: usize = bindings::KVM_S2_BATCH as usize;
 /// Tables given up between two chances to schedule: at 1,400 instructions for a full one of pages,
 /// 2,500 for one of blocks, and now and then a burst of the page allocator.
 const TABLE_BUDGET: u32 = 16;
-
-/// Mappings settled between two chances to schedule.
-const MAPPING_BUDGET: u32 = 256;
 
 /// Up to [`BATCH`] pointers and a number with each.
 struct Batch<T> {
@@ -163,7 +159,7 @@ struct KernelMappings {
     kvm: *mut c_void,
     max_run: u64,
     batch: Batch<bindings::kvm_s2_mapping>,
-    figures: *mut bindings::kvm_s2_figures,
+    reported: bool,
 }
 
 #[inline]
@@ -232,23 +228,9 @@ unsafe impl MappingOps for KernelMappings {
         self.max_run
     }
 
-    fn release(&mut self, first: Node, gfn: u64, nr_pages: u64) -> Release {
-        // SAFETY: `first` starts a list of mappings in a row, `figures` is the caller's.
-        let (nr_pages, hypercalls) = unsafe {
-            let before = (*self.figures).hypercalls;
-            let nr = bindings::kvm_s2_pkvm_release(
-                self.kvm,
-                first.as_ptr(),
-                gfn,
-                nr_pages,
-                self.figures,
-            );
-            (nr, (*self.figures).hypercalls - before)
-        };
-        Release {
-            nr_pages,
-            hypercalls,
-        }
+    fn release(&mut self, first: Node, gfn: u64, nr_pages: u64) -> u64 {
+        // SAFETY: `first` starts a list of mappings in a row.
+        unsafe { bindings::kvm_s2_pkvm_release(self.kvm, first.as_ptr(), gfn, nr_pages) }
     }
 
     #[inline]
@@ -259,8 +241,11 @@ unsafe impl MappingOps for KernelMappings {
                     self.settle_batch();
                 }
             }
-            // SAFETY: EL2 kept the mapping's pages, and nothing points to the node.
-            Fate::Stuck => unsafe { bindings::kvm_s2_pkvm_keep(self.kvm, node.as_ptr()) },
+            Fate::Stuck => {
+                let report = !core::mem::replace(&mut self.reported, true);
+                // SAFETY: EL2 kept the mapping's pages, and nothing points to the node.
+                unsafe { bindings::kvm_s2_pkvm_keep(self.kvm, node.as_ptr(), report) }
+            }
         }
     }
 
@@ -325,7 +310,6 @@ fn report(figures: &mut bindings::kvm_s2_figures, done: &Destroyed, stretch: u64
     figures.chunks = done.chunks;
     figures.rescheds = done.rescheds;
     figures.leaked = done.leaked;
-    figures.hypercalls = done.hypercalls;
     figures.max_stretch_ns = stretch;
 }
 
@@ -406,17 +390,15 @@ pub unsafe extern "C" fn kvm_s2_destroy_mappings(
         return;
     };
 
-    figures.hypercalls = 0;
-    figures.max_el2_ns = 0;
     let ops = KernelMappings {
         kvm: mappings.kvm,
         max_run: u64::from(mappings.max_run),
         batch: Batch::new(),
-        figures,
+        reported: false,
     };
     // SAFETY: By the requirements of this function.
     let mut backend = unsafe { PkvmBackend::new(ops, geometry, to_node(mappings.root)) };
-    let (done, stretch) = run(&mut backend, &geometry, MAPPING_BUDGET);
+    let (done, stretch) = run(&mut backend, &geometry, mappings.budget);
     report(figures, &done, stretch);
 }
 

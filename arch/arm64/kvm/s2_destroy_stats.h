@@ -7,6 +7,7 @@
 
 #include "s2_destroy.h"
 
+struct kvm;
 struct kvm_pgtable;
 
 enum kvm_s2_impl {
@@ -35,6 +36,7 @@ static inline struct kvm_s2_figures kvm_s2_nothing_measured(void)
  * @impl:	Who does it.
  * @pkvm:	Whether EL2 holds the mappings.
  * @deferred:	Whether it ran after the MMU notifier's release that unlinked it.
+ * @kvm:	The VM, which may be gone when its destroy is over.
  * @ia_bits:	Size of the guest's address space.
  * @start:	When it began.
  * @ns:		How long it took.
@@ -44,13 +46,14 @@ struct kvm_s2_run {
 	enum kvm_s2_impl impl;
 	bool pkvm;
 	bool deferred;
+	struct kvm *kvm;
 	u32 ia_bits;
 	u64 start;
 	u64 ns;
 };
 
 void kvm_s2_begin(struct kvm_s2_run *run);
-void kvm_s2_end(struct kvm_s2_run *run, const struct kvm_s2_figures *figures);
+void kvm_s2_end(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
 void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
@@ -63,6 +66,14 @@ void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *fig
 bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run);
 
 /* s2_destroy_pkvm.c */
+#ifdef CONFIG_KVM_S2_PKVM_FAULTS
+extern u64 kvm_s2_refuse_every;	/* EL2 refuses guest frames that it divides; 0 for none */
+extern bool kvm_s2_refuse_runs;	/* EL2 refuses runs of pages */
+#else
+#define kvm_s2_refuse_every	0ULL
+#define kvm_s2_refuse_runs	false
+#endif
+
 void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
 
 #endif /* __ARM64_KVM_S2_DESTROY_STATS_H__ */

@@ -15,8 +15,7 @@ use crate::{
         Fate,
         Mapping,
         MappingOps,
-        PkvmBackend,
-        Release, //
+        PkvmBackend, //
     },
     stats::Destroyed,
 };
@@ -56,6 +55,7 @@ pub struct Mappings {
     used: usize,
     root: Option<NodeId>,
     max_run: u64,
+    per_call: u64,
     /// Where the last settled mapping ended.
     settled_to: u64,
     rotations: u64,
@@ -88,6 +88,7 @@ impl Mappings {
             used: 0,
             root: None,
             max_run,
+            per_call: u64::MAX,
             settled_to: 0,
             rotations: 0,
             largest: 0,
@@ -118,6 +119,11 @@ impl Mappings {
             };
         }
         self.add_below(parent, mapping, willing)
+    }
+
+    /// Has the hypervisor stop each call after the mapping with which `pages` are given back.
+    pub fn stop_after(&mut self, pages: u64) {
+        self.per_call = pages;
     }
 
     fn add_below(&mut self, parent: Option<NodeId>, mapping: Mapping, willing: u64) -> bool {
@@ -234,8 +240,9 @@ unsafe impl MappingOps for &mut Mappings {
         self.max_run
     }
 
-    fn release(&mut self, first: NodeId, gfn: u64, nr_pages: u64) -> Release {
+    fn release(&mut self, first: NodeId, gfn: u64, nr_pages: u64) -> u64 {
         self.largest = self.largest.max(nr_pages);
+        let per_call = self.per_call;
         let mut given = 0;
         let mut asked = 0;
         let mut next = Some(first);
@@ -246,19 +253,19 @@ unsafe impl MappingOps for &mut Mappings {
                 self.bad_release += 1;
                 break;
             };
+            if node.willing == 0 && given > 0 {
+                break;
+            }
             next = node.right;
             asked += node.mapping.nr_pages;
             node.given = Some(node.willing);
             given += node.willing;
-            if node.willing < node.mapping.nr_pages {
+            if node.willing < node.mapping.nr_pages || given >= per_call {
                 break;
             }
         }
         self.bad_release += u64::from(asked > nr_pages);
-        Release {
-            nr_pages: given,
-            hypercalls: 1,
-        }
+        given
     }
 
     unsafe fn settle(&mut self, id: NodeId, fate: Fate) {

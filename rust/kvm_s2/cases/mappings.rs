@@ -81,7 +81,7 @@ fn runs() -> Outcome {
             }
             let done = destroy(&mut mappings, budget, 700)?;
             check!(done.pages == 700 && done.leaked == 0);
-            check!(done.hypercalls == 3 && done.chunks == 2);
+            check!(done.requests == 3 && done.chunks == 2);
         }
     }
     Ok(())
@@ -94,7 +94,7 @@ fn gaps() -> Outcome {
         insert(&mut mappings, 3 * nr, 2, 2)?;
     }
     let done = destroy(&mut mappings, 1, 40)?;
-    check!(done.pages == 80 && done.hypercalls == 40);
+    check!(done.pages == 80 && done.requests == 40);
     Ok(())
 }
 
@@ -109,9 +109,26 @@ fn one_refusal() -> Outcome {
             }
             let done = destroy(&mut mappings, budget, NR)?;
             check!(done.pages == NR - 1 && done.leaked == 1);
-            // What comes after it takes another call.
-            check!(done.hypercalls == 1 + u64::from(refused < NR - 1));
+            // Those before it, itself, and those after it.
+            let parts = [refused, 1, NR - 1 - refused];
+            check!(done.requests == parts.iter().filter(|&&part| part > 0).count() as u64);
             check!(mappings.fate(NodeId(refused as usize)) == Some(Fate::Stuck));
+        }
+    }
+    Ok(())
+}
+
+/// A hypervisor that stops early is asked again, and stops are no refusals.
+fn stops() -> Outcome {
+    for (per_call, requests) in [(1, 20), (7, 3), (20, 1), (u64::MAX, 1)] {
+        for budget in BUDGETS {
+            let mut mappings = build(geometry()?, 20)?;
+            mappings.stop_after(per_call);
+            for gfn in 0..20 {
+                insert(&mut mappings, gfn, 1, 1)?;
+            }
+            let done = destroy(&mut mappings, budget, 20)?;
+            check!(done.pages == 20 && done.leaked == 0 && done.requests == requests);
         }
     }
     Ok(())
@@ -188,6 +205,11 @@ mod tests {
     #[test]
     fn one_refused_page_stays_alone() {
         assert_eq!(one_refusal(), Ok(()));
+    }
+
+    #[test]
+    fn early_stops_are_no_refusals() {
+        assert_eq!(stops(), Ok(()));
     }
 
     #[test]

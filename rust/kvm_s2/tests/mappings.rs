@@ -51,15 +51,17 @@ fn item(geometry: Geometry) -> impl Strategy<Value = Item> {
 fn drain() -> impl Strategy<Value = Drain> {
     geometry().prop_flat_map(|geometry| {
         let max_run = prop_oneof![1u64..8, Just(512)];
+        let per_call = prop_oneof![1u64..8, Just(u64::MAX)];
         let budget = prop_oneof![0u32..8, Just(u32::MAX)];
-        (vec(item(geometry), 0..60), max_run, budget).prop_map(move |(items, max_run, budget)| {
-            Drain {
+        (vec(item(geometry), 0..60), max_run, per_call, budget).prop_map(
+            move |(items, max_run, per_call, budget)| Drain {
                 geometry,
                 items,
                 max_run,
+                per_call,
                 budget,
-            }
-        })
+            },
+        )
     })
 }
 

@@ -54,6 +54,7 @@ fn drain(u: &mut Unstructured<'_>) -> Result<Drain> {
     let geometry = Geometry::new(Granule::K4, 40, level, OutputAddress::Standard)
         .map_err(|_| arbitrary::Error::IncorrectFormat)?;
     let max_run = *u.choose(&[1, 2, 7, 512])?;
+    let per_call = *u.choose(&[u64::MAX, 1, 3])?;
     let budget = u.int_in_range(0..=20)?;
     let mut items = Vec::new();
     while !u.is_empty() && items.len() < 64 {
@@ -63,6 +64,7 @@ fn drain(u: &mut Unstructured<'_>) -> Result<Drain> {
         geometry,
         items,
         max_run,
+        per_call,
         budget,
     })
 }

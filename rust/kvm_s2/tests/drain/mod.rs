@@ -27,6 +27,7 @@ pub(crate) struct Drain {
     pub(crate) geometry: Geometry,
     pub(crate) items: Vec<Item>,
     pub(crate) max_run: u64,
+    pub(crate) per_call: u64,
     pub(crate) budget: u32,
 }
 
@@ -35,6 +36,7 @@ impl Drain {
     pub(crate) fn check(&self) {
         let mut mappings =
             Mappings::new(self.geometry, self.items.len(), self.max_run).expect("memory");
+        mappings.stop_after(self.per_call);
         let mut kept: Vec<Item> = Vec::new();
         for item in &self.items {
             let fits = kept.iter().all(|other| {
@@ -93,31 +95,56 @@ impl Drain {
             pages: given,
             leaked: items.iter().map(|item| item.nr_pages).sum::<u64>() - given,
             chunks: chunks.len() as u64,
-            hypercalls: self.hypercalls(items),
+            requests: self.runs(items).iter().map(|run| self.requests(run)).sum(),
             ..Destroyed::default()
         }
     }
 
-    /// One call for each run of neighbours in a chunk, and one more after each refusal in it.
-    fn hypercalls(&self, items: &[Item]) -> u64 {
-        let mut calls = 0;
-        let mut run = 0;
-        let mut refused = false;
+    /// Neighbours in a chunk that go to the hypervisor together.
+    fn runs<'a>(&self, items: &'a [Item]) -> Vec<&'a [Item]> {
+        let mut runs = Vec::new();
+        let mut start = 0;
+        let mut pages = 0;
         for (nr, item) in items.iter().enumerate() {
             let before = nr.checked_sub(1).map(|before| items[before]);
             let goes_on = before.is_some_and(|before| {
                 before.gfn + before.nr_pages == item.gfn
                     && self.chunk(&before) == self.chunk(item)
-                    && run + item.nr_pages <= self.max_run
+                    && pages + item.nr_pages <= self.max_run
             });
-            calls += u64::from(!goes_on || refused);
-            run = if goes_on {
-                run + item.nr_pages
-            } else {
-                item.nr_pages
-            };
-            refused = item.willing < item.nr_pages;
+            if !goes_on {
+                runs.extend(items.get(start..nr).filter(|run| !run.is_empty()));
+                start = nr;
+                pages = 0;
+            }
+            pages += item.nr_pages;
         }
-        calls
+        runs.extend(items.get(start..).filter(|run| !run.is_empty()));
+        runs
+    }
+
+    /// How often the hypervisor is asked for a run: again after each stop, until it has decided
+    /// on all of it. Only what it refuses at once, or in a part, is not asked for again.
+    fn requests(&self, run: &[Item]) -> u64 {
+        let mut rest = run;
+        let mut requests = 0;
+        while !rest.is_empty() {
+            requests += 1;
+            let mut given = 0;
+            let mut decided = 0;
+            for item in rest {
+                let part = item.willing.min(item.nr_pages);
+                if part == 0 && given > 0 {
+                    break;
+                }
+                decided += 1;
+                given += part;
+                if part < item.nr_pages || given >= self.per_call {
+                    break;
+                }
+            }
+            rest = &rest[decided..];
+        }
+        requests
     }
 }

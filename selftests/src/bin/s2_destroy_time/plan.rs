@@ -128,7 +128,7 @@ fn size(case: Case, given: Option<u64>) -> u64 {
         Case::OneMib => 1 << 20,
         Case::Sparse => given.unwrap_or(64 << 30),
         Case::HeldVcpuFd | Case::HeldKvmRun => given.unwrap_or(1 << 20),
-        Case::Dense4k | Case::Dense2m => given.unwrap_or(64 << 20),
+        Case::Dense4k | Case::Dense2m | Case::Scattered => given.unwrap_or(64 << 20),
     }
 }
 

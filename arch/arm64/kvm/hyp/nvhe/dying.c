@@ -25,10 +25,15 @@
 #include <nvhe/pkvm.h>
 #include <nvhe/trap_handler.h>
 
-/* Most pages in one call, so that EL2 is left again soon. */
-#define DYING_MAX_PAGES		PTRS_PER_PTE	/* a block of the level above */
 /* Most tables in one call: each is cleared, unmapped here and mapped in the host. */
-#define DYING_MAX_TABLES	16
+#define DYING_MAX_TABLES	8
+/*
+ * Pages that are cleared take longer, so that a call ends when it has done this much
+ * of it. The unit is a page cleared among neighbours, about 300 instructions; one
+ * that has none in host memory costs its way there as well.
+ */
+#define DYING_MAX_WORK		110
+#define DYING_WORK_ALONE	1
 
 /* The entries on the way from the root to a leaf, by level from FIRST_LEVEL on. */
 struct dying_path {
@@ -168,10 +173,14 @@ static u64 dying_unshare(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pt
 	return done;
 }
 
-/* A block of host memory that EL2 has mapped to clear pages in it. */
+/*
+ * The way of a call's pages to the host: a block of host memory that EL2 has mapped to
+ * clear pages in it, and what an entry of the host's has beside the address.
+ */
 struct dying_window {
 	phys_addr_t base;
 	void *va;
+	kvm_pte_t attr;
 };
 
 /* Whether all of the block is memory that the host may map: speculation reaches it too. */
@@ -190,8 +199,10 @@ static bool dying_block_is_memory(phys_addr_t base)
 
 static void dying_close_window(struct dying_window *window)
 {
-	if (window->va)
+	if (window->va) {
+		dsb(sy);	/* for dying_clear_page(), which did not wait */
 		hyp_fixblock_unmap();
+	}
 	window->va = NULL;
 }
 
@@ -215,15 +226,19 @@ static bool dying_open_window(struct dying_window *window, phys_addr_t phys)
 	return window->va;
 }
 
-/* Clear a page that the host must not see the contents of. */
-static void dying_clear_page(struct dying_window *window, phys_addr_t phys)
+/*
+ * Clear a page that the host must not see the contents of, to the point of coherency
+ * even with FWB: the host's own mapping may be uncached.
+ */
+static void dying_clear(struct dying_window *window, phys_addr_t phys)
 {
 	bool open = dying_open_window(window, phys);
 	void *va = open ? window->va + (phys - window->base) : hyp_fixmap_map(phys);
 
-	clear_page(va);
-	/* To the point of coherency even with FWB: the host's own mapping may be uncached. */
-	kvm_flush_dcache_to_poc(va, PAGE_SIZE);
+	if (!open || !dying_clear_page(va)) {
+		clear_page(va);
+		kvm_flush_dcache_to_poc(va, PAGE_SIZE);
+	}
 	if (!open)
 		hyp_fixmap_unmap();
 }
@@ -241,7 +256,7 @@ static bool dying_prepare(struct dying_window *window, kvm_pte_t pte)
 	case PKVM_PAGE_OWNED:
 		if (get_host_state(page) != PKVM_NOPAGE)
 			return false;
-		dying_clear_page(window, phys);
+		dying_clear(window, phys);
 		return true;
 	case PKVM_PAGE_SHARED_OWNED:
 		return get_host_state(page) == PKVM_PAGE_SHARED_BORROWED;
@@ -257,48 +272,73 @@ static bool dying_is_poisoned(kvm_pte_t pte)
 	       FIELD_GET(KVM_INVALID_PTE_TYPE_MASK, pte) == KVM_GUEST_INVALID_PTE_TYPE_POISONED;
 }
 
+static bool dying_is_mark(kvm_pte_t pte)
+{
+	return pte && !kvm_pte_valid(pte);
+}
+
+/* The usual way for a page to the host. It shows what an entry looks like then. */
+static bool dying_give_first(struct dying_window *window, phys_addr_t phys)
+{
+	struct dying_path path;
+	kvm_pte_t *ptep;
+
+	if (host_stage2_set_owner_locked(phys, PAGE_SIZE, PKVM_ID_HOST))
+		return false;
+
+	ptep = dying_find(&host_mmu.pgt, &path, phys);
+	if (path.level == KVM_PGTABLE_LAST_LEVEL)
+		window->attr = *ptep & ~kvm_phys_to_pte(phys);
+	return true;
+}
+
 /*
- * Let the host own @nr pages in a row, cleared before. The first one goes the usual
- * way. In the host's table its neighbours are marks of the guest's ownership like
- * it was, so they become what it became: nothing was valid, so that there is nothing
- * to invalidate, and a mark holds a reference on its table as a mapping does.
+ * Let the host own @nr pages in a row, cleared before. In the host's table they are
+ * marks of the guest's ownership, and become what the first page of the call became
+ * the usual way: nothing was valid, so that there is nothing to invalidate, and a mark
+ * holds a reference on its table as a mapping does.
  *
  * Return: how many, 0 if the first one failed.
  */
-static u64 dying_give_to_host(phys_addr_t phys, u64 nr)
+static u64 dying_give_to_host(struct dying_window *window, phys_addr_t phys, u64 nr)
 {
 	struct dying_path path;
-	kvm_pte_t *ptep, attr;
-	u64 done;
+	kvm_pte_t *ptep = dying_find(&host_mmu.pgt, &path, phys);
+	u64 done = 0;
 
-	if (host_stage2_set_owner_locked(phys, PAGE_SIZE, PKVM_ID_HOST))
-		return 0;
+	if (!window->attr || path.level != KVM_PGTABLE_LAST_LEVEL || !dying_is_mark(*ptep)) {
+		if (!dying_give_first(window, phys))
+			return 0;
+		done = 1;
+		ptep = dying_find(&host_mmu.pgt, &path, phys);
+		if (path.level != KVM_PGTABLE_LAST_LEVEL)
+			return done;
+	}
 
-	ptep = dying_find(&host_mmu.pgt, &path, phys);
-	if (path.level != KVM_PGTABLE_LAST_LEVEL)
-		return 1;
-
-	attr = *ptep & ~kvm_phys_to_pte(phys);
 	nr = min(nr, dying_to_end(ptep));
-	for (done = 1; done < nr; done++) {
-		phys += PAGE_SIZE;
-		if (!ptep[done] || kvm_pte_valid(ptep[done]))
-			break;
-		WRITE_ONCE(ptep[done], kvm_phys_to_pte(phys) | attr);
-		set_host_state(hyp_phys_to_page(phys), PKVM_PAGE_OWNED);
+	for (; done < nr && dying_is_mark(ptep[done]); done++) {
+		phys_addr_t pa = phys + (done << PAGE_SHIFT);
+
+		WRITE_ONCE(ptep[done], kvm_phys_to_pte(pa) | window->attr);
+		set_host_state(hyp_phys_to_page(pa), PKVM_PAGE_OWNED);
 	}
 	dsb(ishst);
 	return done;
 }
 
-/* Return: the number of last-level entries, from @ptep on, whose pages the host owns again. */
+/*
+ * Return: the number of last-level entries, from @ptep on, whose pages the host owns
+ * again; fewer than @nr if the next one is refused, or when enough @work is done.
+ */
 static u64 dying_reclaim_ptes(struct dying_window *window, kvm_pte_t *ptep, u64 nr,
-			      u16 *cleared)
+			      u32 *work, u16 *cleared)
 {
 	u64 done = 0;
 
-	while (done < nr) {
+	while (done < nr && *work < DYING_MAX_WORK) {
 		phys_addr_t phys = kvm_pte_to_phys(READ_ONCE(ptep[done]));
+		/* What one table of the host's has of it. */
+		u64 max = min(nr - done, PTRS_PER_PTE - hyp_phys_to_pfn(phys) % PTRS_PER_PTE);
 		u64 run = 0;
 
 		if (dying_is_poisoned(ptep[done])) {
@@ -307,12 +347,18 @@ static u64 dying_reclaim_ptes(struct dying_window *window, kvm_pte_t *ptep, u64 
 		}
 
 		/* Neighbours in host memory too, so that they go together. */
-		while (done + run < nr &&
-		       kvm_pte_to_phys(ptep[done + run]) == phys + (run << PAGE_SHIFT) &&
-		       dying_prepare(window, ptep[done + run]))
+		*work += DYING_WORK_ALONE;
+		do {
+			if (kvm_pte_to_phys(ptep[done + run]) != phys + (run << PAGE_SHIFT) ||
+			    !dying_prepare(window, ptep[done + run]))
+				break;
 			run++;
+			++*work;
+		} while (run < max && *work < DYING_MAX_WORK);
+
+		dsb(sy);	/* for dying_clear_page(), before the host sees them */
 		if (run)
-			run = dying_give_to_host(phys, run);
+			run = dying_give_to_host(window, phys, run);
 		if (!run)
 			break;
 
@@ -323,7 +369,8 @@ static u64 dying_reclaim_ptes(struct dying_window *window, kvm_pte_t *ptep, u64 
 	return done;
 }
 
-static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pte_t *ptep, u64 nr)
+static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pte_t *ptep,
+			 u64 nr, u32 *work)
 {
 	struct dying_window window = {};
 	u16 cleared = 0;
@@ -333,7 +380,7 @@ static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pt
 	if (path->level != KVM_PGTABLE_LAST_LEVEL)
 		return 0;
 
-	done = dying_reclaim_ptes(&window, ptep, nr, &cleared);
+	done = dying_reclaim_ptes(&window, ptep, nr, work, &cleared);
 	dying_close_window(&window);
 	dying_put_entries(vm, path, cleared);
 	return done;
@@ -342,8 +389,9 @@ static u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pt
 static u64 dying_release_run(struct pkvm_hyp_vm *vm, u64 gfn, u64 nr)
 {
 	u64 done = 0;
+	u32 work = 0;
 
-	while (done < nr) {
+	while (done < nr && work < DYING_MAX_WORK) {
 		u64 ipa = hyp_pfn_to_phys(gfn + done);
 		struct dying_path path;
 		kvm_pte_t *ptep = dying_find(&vm->pgt, &path, ipa);
@@ -353,7 +401,7 @@ static u64 dying_release_run(struct pkvm_hyp_vm *vm, u64 gfn, u64 nr)
 			left = min(left, dying_to_end(ptep));
 
 		if (pkvm_hyp_vm_is_protected(vm))
-			ret = dying_reclaim(vm, &path, ptep, left);
+			ret = dying_reclaim(vm, &path, ptep, left, &work);
 		else
 			ret = dying_unshare(vm, &path, ptep, ipa, left);
 		done += ret;
@@ -378,8 +426,10 @@ static void dying_assert_unloaded(struct pkvm_hyp_vm *vm)
 	if (!IS_ENABLED(CONFIG_NVHE_EL2_DEBUG))
 		return;
 
+	hyp_spin_lock(&vm_table_lock);
 	for (i = 0; i < vm->kvm.created_vcpus; i++)
 		WARN_ON(vm->vcpus[i] && vm->vcpus[i]->loaded_hyp_vcpu);
+	hyp_spin_unlock(&vm_table_lock);
 }
 
 /* A VM that is dying, with a reference, or NULL. */
@@ -396,14 +446,22 @@ static struct pkvm_hyp_vm *dying_get_vm(pkvm_handle_t handle)
 	return vm;
 }
 
+/* Tests ask for a page to be refused: the run ends before it. */
+static u64 dying_before_refused(u64 gfn, u64 nr, u64 refuse_every)
+{
+	if (!IS_ENABLED(CONFIG_KVM_S2_PKVM_FAULTS) || !refuse_every)
+		return nr;
+	return min(nr, DIV_ROUND_UP(gfn, refuse_every) * refuse_every - gfn);
+}
+
 /*
  * Give pages @gfn to @gfn + @nr of a dying VM back to the host.
  *
- * Return: how many, from the first one on; fewer than @nr if the next one is not
- * what it should be. -EINVAL for a VM that is not dying or a run that cannot be,
- * and nothing was changed.
+ * Return: how many, from the first one on; fewer than @nr if that was enough for
+ * one call or if the next one is not what it should be, 0 if that is the first.
+ * -EINVAL for a VM that is not dying or a run that cannot be, and nothing was changed.
  */
-static s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr)
+s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr, u64 refuse_every)
 {
 	struct pkvm_hyp_vm *vm = dying_get_vm(handle);
 	s64 ret = -EINVAL;
@@ -415,7 +473,7 @@ static s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr)
 		/* The order in which mem_protect.c takes them. */
 		hyp_spin_lock(&host_mmu.lock);
 		hyp_spin_lock(&vm->lock);
-		ret = dying_release_run(vm, gfn, nr);
+		ret = dying_release_run(vm, gfn, dying_before_refused(gfn, nr, refuse_every));
 		hyp_spin_unlock(&vm->lock);
 		hyp_spin_unlock(&host_mmu.lock);
 	}
@@ -424,12 +482,59 @@ static s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr)
 }
 
 /*
+ * Forget where a dying VM had page @gfn, or the block that it is in, which EL2 would
+ * not give back. What the page is stays as it is: the host does not get it.
+ *
+ * Return: 0, also if there is no such page. -EINVAL as above.
+ */
+s64 pkvm_forget_dying_guest(pkvm_handle_t handle, u64 gfn)
+{
+	struct pkvm_hyp_vm *vm = dying_get_vm(handle);
+	s64 ret = -EINVAL;
+
+	if (!vm)
+		return ret;
+
+	if (dying_run_is_valid(vm, gfn, 1)) {
+		struct dying_path path;
+		kvm_pte_t *ptep;
+
+		hyp_spin_lock(&vm->lock);
+		ptep = dying_find(&vm->pgt, &path, hyp_pfn_to_phys(gfn));
+		if (READ_ONCE(*ptep)) {
+			WRITE_ONCE(*ptep, 0);
+			dying_put_entries(vm, &path, 1);
+		}
+		hyp_spin_unlock(&vm->lock);
+		ret = 0;
+	}
+	put_pkvm_hyp_vm(vm);
+	return ret;
+}
+
+/*
+ * Give a page of EL2's own to the host, on @mc. A page that cannot be given is left
+ * alone; nobody uses it again.
+ *
+ * Return: whether it was given.
+ */
+static bool dying_give_page(struct kvm_hyp_memcache *mc, void *page)
+{
+	push_hyp_memcache(mc, page, hyp_virt_to_phys);
+	kvm_flush_dcache_to_poc(page, PAGE_SIZE);
+	if (!__pkvm_hyp_donate_host(hyp_virt_to_pfn(page), 1))
+		return true;
+	pop_hyp_memcache(mc, hyp_phys_to_virt);
+	return false;
+}
+
+/*
  * Give up to DYING_MAX_TABLES tables that a dying VM does not need any more back
  * to the host, so that none of them is left for the end.
  *
  * Return: how many; 0 when there are none. -EINVAL as above.
  */
-static s64 pkvm_reclaim_dying_tables(pkvm_handle_t handle)
+s64 pkvm_reclaim_dying_tables(pkvm_handle_t handle)
 {
 	struct pkvm_hyp_vm *vm = dying_get_vm(handle);
 	struct kvm_hyp_memcache *mc;
@@ -445,11 +550,67 @@ static s64 pkvm_reclaim_dying_tables(pkvm_handle_t handle)
 		if (!table)
 			break;
 		hyp_virt_to_page(table)->refcount = 0;
-		push_hyp_memcache(mc, table, hyp_virt_to_phys);
-		WARN_ON(__pkvm_hyp_donate_host(hyp_virt_to_pfn(table), 1));
+		dying_give_page(mc, table);
 	}
 	put_pkvm_hyp_vm(vm);
 	return done;
+}
+
+/* Take a vCPU from a dying VM: no other call finds it any more. */
+static struct pkvm_hyp_vcpu *dying_take_vcpu(struct pkvm_hyp_vm *vm, unsigned int idx)
+{
+	struct pkvm_hyp_vcpu *vcpu = NULL;
+
+	hyp_spin_lock(&vm_table_lock);
+	if (idx < vm->kvm.created_vcpus && vm->vcpus[idx] && !vm->vcpus[idx]->loaded_hyp_vcpu) {
+		vcpu = vm->vcpus[idx];
+		vm->vcpus[idx] = NULL;
+	}
+	hyp_spin_unlock(&vm_table_lock);
+	return vcpu;
+}
+
+/* What EL2 shares with the host for a vCPU. */
+static void dying_unpin_vcpu(struct pkvm_hyp_vcpu *vcpu)
+{
+	void *sve_state = vcpu->vcpu.arch.sve_state;
+
+	hyp_unpin_shared_mem(vcpu->host_vcpu, vcpu->host_vcpu + 1);
+	if (sve_state)
+		hyp_unpin_shared_mem(sve_state, sve_state + vcpu_sve_state_size(&vcpu->vcpu));
+}
+
+/*
+ * Give what EL2 holds for a vCPU of a dying VM back to the host: its state, cleared,
+ * and the pages it had in store for tables. Without it the VM's end would take longer
+ * with every vCPU.
+ *
+ * Return: 0, also if there is no such vCPU. -EINVAL as above.
+ */
+s64 pkvm_reclaim_dying_vcpu(pkvm_handle_t handle, unsigned int idx)
+{
+	struct pkvm_hyp_vm *vm = dying_get_vm(handle);
+	struct kvm_protected_vm *host;
+	struct pkvm_hyp_vcpu *vcpu;
+	size_t offset;
+	void *page;
+
+	if (!vm)
+		return -EINVAL;
+
+	host = &vm->host_kvm->arch.pkvm;
+	vcpu = dying_take_vcpu(vm, idx);
+	if (vcpu) {
+		dying_unpin_vcpu(vcpu);
+		while ((page = pop_hyp_memcache(&vcpu->vcpu.arch.pkvm_memcache, hyp_phys_to_virt)))
+			dying_give_page(&host->stage2_teardown_mc, page);
+
+		memset(vcpu, 0, PAGE_ALIGN(sizeof(*vcpu)));
+		for (offset = 0; offset < sizeof(*vcpu); offset += PAGE_SIZE)
+			dying_give_page(&host->teardown_mc, (void *)vcpu + offset);
+	}
+	put_pkvm_hyp_vm(vm);
+	return 0;
 }
 
 void handle___pkvm_release_dying_guest(struct kvm_cpu_context *host_ctxt)
@@ -457,8 +618,17 @@ void handle___pkvm_release_dying_guest(struct kvm_cpu_context *host_ctxt)
 	DECLARE_REG(pkvm_handle_t, handle, host_ctxt, 1);
 	DECLARE_REG(u64, gfn, host_ctxt, 2);
 	DECLARE_REG(u64, nr_pages, host_ctxt, 3);
+	DECLARE_REG(u64, refuse_every, host_ctxt, 4);
 
-	cpu_reg(host_ctxt, 1) = pkvm_release_dying_guest(handle, gfn, nr_pages);
+	cpu_reg(host_ctxt, 1) = pkvm_release_dying_guest(handle, gfn, nr_pages, refuse_every);
+}
+
+void handle___pkvm_forget_dying_guest(struct kvm_cpu_context *host_ctxt)
+{
+	DECLARE_REG(pkvm_handle_t, handle, host_ctxt, 1);
+	DECLARE_REG(u64, gfn, host_ctxt, 2);
+
+	cpu_reg(host_ctxt, 1) = pkvm_forget_dying_guest(handle, gfn);
 }
 
 void handle___pkvm_reclaim_dying_tables(struct kvm_cpu_context *host_ctxt)
@@ -466,4 +636,12 @@ void handle___pkvm_reclaim_dying_tables(struct kvm_cpu_context *host_ctxt)
 	DECLARE_REG(pkvm_handle_t, handle, host_ctxt, 1);
 
 	cpu_reg(host_ctxt, 1) = pkvm_reclaim_dying_tables(handle);
+}
+
+void handle___pkvm_reclaim_dying_vcpu(struct kvm_cpu_context *host_ctxt)
+{
+	DECLARE_REG(pkvm_handle_t, handle, host_ctxt, 1);
+	DECLARE_REG(unsigned int, vcpu_idx, host_ctxt, 2);
+
+	cpu_reg(host_ctxt, 1) = pkvm_reclaim_dying_vcpu(handle, vcpu_idx);
 }

@@ -39,12 +39,34 @@ static inline void pkvm_destroy_dying_stage2(struct kvm_pgtable *pgt)
 #ifdef CONFIG_KVM_S2_PKVM_RUNS
 #define PKVM_DYING_HANDLERS						\
 	HANDLE_FUNC(__pkvm_release_dying_guest),			\
-	HANDLE_FUNC(__pkvm_reclaim_dying_tables),
+	HANDLE_FUNC(__pkvm_forget_dying_guest),				\
+	HANDLE_FUNC(__pkvm_reclaim_dying_tables),			\
+	HANDLE_FUNC(__pkvm_reclaim_dying_vcpu),
 #else
 #define PKVM_DYING_HANDLERS
 #endif
 
 void handle___pkvm_release_dying_guest(struct kvm_cpu_context *host_ctxt);
+void handle___pkvm_forget_dying_guest(struct kvm_cpu_context *host_ctxt);
 void handle___pkvm_reclaim_dying_tables(struct kvm_cpu_context *host_ctxt);
+void handle___pkvm_reclaim_dying_vcpu(struct kvm_cpu_context *host_ctxt);
+
+/* Most pages in one call, so that EL2 is left again soon: a block of the level above. */
+#define DYING_MAX_PAGES		PTRS_PER_PTE
+
+s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr, u64 refuse_every);
+s64 pkvm_forget_dying_guest(pkvm_handle_t handle, u64 gfn);
+s64 pkvm_reclaim_dying_tables(pkvm_handle_t handle);
+s64 pkvm_reclaim_dying_vcpu(pkvm_handle_t handle, unsigned int idx);
+
+/* dying_clear.S: does not wait for the caches. Return: whether it can do this here. */
+bool dying_clear_page(void *page);
+
+#if defined(CONFIG_NVHE_EL2_DEBUG) && defined(CONFIG_KVM_S2_PKVM_RUNS)
+/* Part of pkvm_ownership_selftest(), with the page at @pfn owned by EL2. */
+void pkvm_dying_selftest(struct pkvm_hyp_vcpu *vcpu, u64 pfn);
+#else
+static inline void pkvm_dying_selftest(struct pkvm_hyp_vcpu *vcpu, u64 pfn) { }
+#endif
 
 #endif /* __ARM64_KVM_NVHE_DYING_H__ */
