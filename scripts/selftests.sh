@@ -11,9 +11,10 @@ usage() {
 	cat <<EOF_USAGE
 Usage: scripts/selftests.sh [options] [-- arguments of s2_destroy_time]
 
-Builds kernel and selftests, boots each mode and runs s2_destroy_time there: real
-guests, one row per way to end them, under both implementations unless arguments
-are given. Ends with 4 when all of it was skipped.
+Builds kernel and selftests, boots each mode and runs them there, under both
+implementations: s2_destroy_time, real guests with one row per way to end them, and
+s2_reuse, whose guests use the memory of the last one again. With arguments only
+s2_destroy_time runs. Ends with 4 when all of it was skipped.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
   --config C      bench, debug or vanilla (default bench)
@@ -57,9 +58,11 @@ else
 	cat > "$script" <<-'END'
 		worst=0
 		for impl in rust c; do
-			s2_destroy_time --setup --impl $impl
-			code=$?
-			[ $code -le $worst ] || [ $code = 4 ] || worst=$code
+			for test in 's2_destroy_time --setup' s2_reuse; do
+				$test --impl $impl
+				code=$?
+				[ $code -le $worst ] || [ $code = 4 ] || worst=$code
+			done
 		done
 		exit $worst
 	END

@@ -88,7 +88,7 @@ fn mode_from_cmdline(cmdline: &str) -> Mode {
 }
 
 /// The records still in the kernel's log, or nothing when it is not ours to read.
-fn kernel_log() -> String {
+pub fn kernel_log() -> String {
     let mut text = String::new();
     let file = fs::OpenOptions::new()
         .read(true)

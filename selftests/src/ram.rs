@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Guest memory: an anonymous mapping that knows what it must be made of.
+//! Guest memory: a mapping that knows what it must be made of.
 
 use crate::spec::Backing;
 use crate::spec::BLOCK;
@@ -8,7 +8,11 @@ use crate::spec::PAGE;
 use crate::Result;
 use crate::Stop;
 use std::fs;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::ptr::NonNull;
 
@@ -37,7 +41,7 @@ impl GuestRam {
         };
         let map_len = (len + slack) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | huge;
-        let map = map(map_len, flags).map_err(|error| match backing {
+        let map = map(map_len, flags, -1).map_err(|error| match backing {
             Backing::Hugetlb => Stop::Skip(format!(
                 "{} huge pages of 2M are not free ({error}); --setup reserves them",
                 len / BLOCK
@@ -56,6 +60,23 @@ impl GuestRam {
         };
         ram.advise()?;
         Ok(ram)
+    }
+
+    /// Maps the first `len` bytes of `file`, whose pages stay when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Fail`] when mapping fails.
+    pub fn shared(file: &File, len: u64) -> Result<Self> {
+        let map = map(len as usize, libc::MAP_SHARED, file.as_raw_fd())
+            .map_err(Stop::failed("mmap of shared memory"))?;
+        Ok(GuestRam {
+            map,
+            map_len: len as usize,
+            base: map.cast(),
+            len: len as usize,
+            backing: Backing::Page4k,
+        })
     }
 
     fn advise(&self) -> Result<()> {
@@ -117,6 +138,26 @@ impl GuestRam {
         })
     }
 
+    /// Which page frames of the host's it is made of, once it is touched.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Skip`] when the kernel does not tell.
+    pub fn frames(&self) -> Result<Vec<u64>> {
+        const FRAME: u64 = (1 << 55) - 1;
+        const PAGEMAP: &str = "/proc/self/pagemap";
+        let mut entries = vec![0; self.len / PAGE as usize * 8];
+        File::open(PAGEMAP)
+            .and_then(|file| file.read_exact_at(&mut entries, self.host_addr() / PAGE * 8))
+            .map_err(Stop::missing(PAGEMAP))?;
+        let words = entries.chunks_exact(8).flat_map(<[u8; 8]>::try_from);
+        let frames: Vec<u64> = words.map(|word| u64::from_ne_bytes(word) & FRAME).collect();
+        match frames.contains(&0) {
+            false => Ok(frames),
+            true => Err(Stop::Skip(format!("{PAGEMAP} hides frames; run as root"))),
+        }
+    }
+
     /// Checks that memory really is what was asked for, once it is touched.
     ///
     /// # Errors
@@ -158,15 +199,15 @@ impl AlignOffset for NonNull<libc::c_void> {
     }
 }
 
-fn map(len: usize, flags: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
-    // SAFETY: a new anonymous mapping at an address the kernel picks.
+fn map(len: usize, flags: libc::c_int, fd: RawFd) -> io::Result<NonNull<libc::c_void>> {
+    // SAFETY: a new mapping at an address the kernel picks.
     let addr = unsafe {
         libc::mmap(
             ptr::null_mut(),
             len,
             libc::PROT_READ | libc::PROT_WRITE,
             flags,
-            -1,
+            fd,
             0,
         )
     };

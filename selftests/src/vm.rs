@@ -22,6 +22,7 @@ use crate::vcpu;
 use crate::Result;
 use crate::Stop;
 use kvm_bindings::kvm_userspace_memory_region;
+use kvm_bindings::KVM_MEM_LOG_DIRTY_PAGES;
 use kvm_ioctls::Kvm;
 use kvm_ioctls::VcpuFd;
 use kvm_ioctls::VmFd;
@@ -81,15 +82,28 @@ impl Guest {
     ///
     /// As of each of the steps.
     pub fn build(kvm: &Kvm, spec: &Spec, touch: Touch, ipa_bits: u32) -> Result<Self> {
+        let (slots, slot) = slots(spec, touch);
+        let ram = GuestRam::new(slots * slot, spec.backing)?;
+        Guest::build_on(ram, kvm, spec, touch, ipa_bits)
+    }
+
+    /// The same on memory that is there already.
+    ///
+    /// # Errors
+    ///
+    /// As of each of the steps.
+    pub fn build_on(
+        mut ram: GuestRam,
+        kvm: &Kvm,
+        spec: &Spec,
+        touch: Touch,
+        ipa_bits: u32,
+    ) -> Result<Self> {
         let vm = create(kvm, spec.guest, ipa_bits)?;
-        let (slots, slot) = match spec.case {
-            Case::Sparse => (touch.pages, PAGE),
-            _ => (1, touch.pages * touch.stride),
-        };
-        let mut ram = GuestRam::new(slots * slot, spec.backing)?;
+        let (slots, slot) = slots(spec, touch);
         ram.fill_start(&payload::first_page());
         for index in 0..slots {
-            add_slot(&vm, &ram, index, slot, touch.stride)?;
+            set_slot(&vm, &ram, index, slot, touch.stride, 0)?;
         }
         let (mut vcpus, mut shares) = (Vec::new(), Vec::new());
         for index in 0..spec.vcpus {
@@ -141,6 +155,22 @@ impl Halted {
         &self.vcpus
     }
 
+    /// Switches dirty logging on, for guests whose memory is one slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Fail`] when the kernel refuses.
+    pub fn log_dirty(&self) -> Result<()> {
+        set_slot(
+            &self.vm,
+            &self.ram,
+            0,
+            self.ram.len(),
+            0,
+            KVM_MEM_LOG_DIRTY_PAGES,
+        )
+    }
+
     /// Closes each vCPU's descriptor and unmaps its `kvm_run`.
     pub fn close_vcpus(self) -> Quiet {
         drop(self.vcpus);
@@ -184,10 +214,25 @@ impl Bare {
     }
 }
 
-fn add_slot(vm: &VmFd, ram: &GuestRam, index: u64, len: u64, stride: u64) -> Result<()> {
+/// Number of memory slots, and bytes of each.
+fn slots(spec: &Spec, touch: Touch) -> (u64, u64) {
+    match spec.case {
+        Case::Sparse => (touch.pages, PAGE),
+        _ => (1, touch.pages * touch.stride),
+    }
+}
+
+fn set_slot(
+    vm: &VmFd,
+    ram: &GuestRam,
+    index: u64,
+    len: u64,
+    stride: u64,
+    flags: u32,
+) -> Result<()> {
     let region = kvm_userspace_memory_region {
         slot: index as u32,
-        flags: 0,
+        flags,
         guest_phys_addr: RAM_BASE + index * stride,
         memory_size: len,
         userspace_addr: ram.host_addr() + index * len,
