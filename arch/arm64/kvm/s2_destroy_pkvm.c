@@ -7,9 +7,12 @@
 #define pr_fmt(fmt) "kvm_s2: " fmt
 
 #include <linux/kvm_host.h>
+#include <linux/math64.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
+#include <linux/timex.h>
 
+#include <asm/arch_timer.h>
 #include <asm/kvm_mmu.h>
 #include <asm/kvm_pkvm.h>
 #include <asm/kvm_s2_destroy.h>
@@ -30,14 +33,12 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
 
 /* Most pages in one call. EL2 stops before that when it has been busy for long enough. */
 #define KVM_S2_MAX_RUN	512
-/* Most of upstream's calls between two chances to schedule. */
-#define KVM_S2_MAX_EACH	16
 /*
- * Mappings settled between two chances to schedule: a protected guest's pages are
- * unpinned, at about 350 instructions each.
+ * Mappings settled between two chances to schedule. A protected guest's pages are
+ * unpinned, at about 350 instructions each, and 1,200 where that frees them.
  */
 #define KVM_S2_BUDGET_SHARED	256
-#define KVM_S2_BUDGET_PROTECTED	80
+#define KVM_S2_BUDGET_PROTECTED	32
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 u64 kvm_s2_refuse_every;
@@ -49,34 +50,55 @@ static bool kvm_s2_use_runs(void)
 	return IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS);
 }
 
-/* One mapping by upstream's calls. */
-static int kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *mapping)
+static u64 kvm_s2_longest_ns(const struct kvm *kvm)
 {
-	pkvm_handle_t handle = kvm->arch.pkvm.handle;
-
-	if (kvm_vm_is_protected(kvm))
-		return kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_guest_page, handle,
-					mapping->gfn);
-	return kvm_s2_call_nvhe(kvm, __pkvm_host_unshare_guest, handle, mapping->gfn,
-				(u64)mapping->nr_pages);
+	return mul_u64_u32_div(kvm->arch.pkvm.el2.longest, NSEC_PER_SEC,
+			       arch_timer_get_cntfrq());
 }
 
-static u64 kvm_s2_pkvm_release_each(struct kvm *kvm, const struct kvm_s2_mapping *first,
-				    u64 nr_pages)
+/* From here on calls to EL2 count for the destroy of this VM. */
+void kvm_s2_pkvm_begin(struct kvm *kvm)
 {
-	const struct rb_node *node = &first->node;
-	u64 done = 0;
+	memset(&kvm->arch.pkvm.el2, 0, sizeof(kvm->arch.pkvm.el2));
+}
 
-	for (int i = 0; node && done < nr_pages && i < KVM_S2_MAX_EACH; i++) {
-		const struct pkvm_mapping *mapping =
-			kvm_s2_to_pkvm(container_of(node, struct kvm_s2_mapping, node));
+/* The figures of EL2, as far as there are any; one call is still to come. */
+void kvm_s2_pkvm_end(struct kvm *kvm, u64 seq, struct kvm_s2_figures *figures)
+{
+	figures->hypercalls = kvm->arch.pkvm.el2.calls;
+	figures->max_el2_ns = kvm_s2_longest_ns(kvm);
+	kvm->arch.pkvm.el2.seq = seq;
+}
 
-		if (kvm_s2_pkvm_release_one(kvm, mapping))
-			break;
-		done += mapping->nr_pages;
-		node = node->rb_right;
-	}
-	return done;
+/* Interrupts wait from here until EL2 returns. */
+s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d)
+{
+	struct arm_smccc_res res;
+	u64 start = get_cycles(), ticks;
+
+	arm_smccc_1_1_hvc(function, a, b, c, d, &res);
+	ticks = get_cycles() - start;
+
+	kvm->arch.pkvm.el2.calls++;
+	kvm->arch.pkvm.el2.longest = max(kvm->arch.pkvm.el2.longest, ticks);
+	if (kvm->arch.pkvm.el2.seq)
+		kvm_s2_late_call(kvm->arch.pkvm.el2.seq, kvm_s2_longest_ns(kvm));
+	return WARN_ON(res.a0 != SMCCC_RET_SUCCESS) ? -EOPNOTSUPP : res.a1;
+}
+
+/* One mapping by upstream's calls. Return: pages given back. */
+static u64 kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *mapping)
+{
+	pkvm_handle_t handle = kvm->arch.pkvm.handle;
+	s64 ret;
+
+	if (kvm_vm_is_protected(kvm))
+		ret = kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_guest_page, handle,
+				       mapping->gfn);
+	else
+		ret = kvm_s2_call_nvhe(kvm, __pkvm_host_unshare_guest, handle, mapping->gfn,
+				       (u64)mapping->nr_pages);
+	return ret ? 0 : mapping->nr_pages;
 }
 
 /*
@@ -100,7 +122,7 @@ __u64 kvm_s2_pkvm_release(void *vm, const struct kvm_s2_mapping *first, __u64 gf
 			return done;
 		pr_warn_once("EL2 refuses runs of pages (%lld), going page by page\n", done);
 	}
-	return kvm_s2_pkvm_release_each(kvm, first, nr_pages);
+	return kvm_s2_pkvm_release_one(kvm, kvm_s2_to_pkvm(first));
 }
 
 /* A chance to schedule; how long it took to come to it is among the figures. */

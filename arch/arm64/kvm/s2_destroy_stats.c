@@ -5,14 +5,8 @@
 
 #include <linux/debugfs.h>
 #include <linux/init.h>
-#include <linux/kvm_host.h>
-#include <linux/math64.h>
 #include <linux/seq_file.h>
 #include <linux/spinlock.h>
-#include <linux/timex.h>
-
-#include <asm/arch_timer.h>
-#include <asm/kvm_s2_destroy.h>
 
 #include "s2_destroy.h"
 #include "s2_destroy_stats.h"
@@ -69,67 +63,40 @@ static void kvm_s2_add(const struct kvm_s2_figures *figures)
 	}
 }
 
-static u64 kvm_s2_ticks_to_ns(u64 ticks)
-{
-	return mul_u64_u32_div(ticks, NSEC_PER_SEC, arch_timer_get_cntfrq());
-}
-
 void kvm_s2_begin(struct kvm_s2_run *run)
 {
 	trace_kvm_s2_destroy_begin(run);
 	if (run->pkvm)
-		memset(&run->kvm->arch.pkvm.el2, 0, sizeof(run->kvm->arch.pkvm.el2));
+		kvm_s2_pkvm_begin(run->kvm);
 	run->start = kvm_s2_clock();
 }
 
 void kvm_s2_end(struct kvm_s2_run *run, struct kvm_s2_figures *figures)
 {
 	run->ns = kvm_s2_clock() - run->start;
-	if (run->pkvm) {
-		figures->hypercalls = run->kvm->arch.pkvm.el2.calls;
-		figures->max_el2_ns = kvm_s2_ticks_to_ns(run->kvm->arch.pkvm.el2.longest);
-	}
 
 	scoped_guard(spinlock, &kvm_s2_lock) {
 		run->seq = ++kvm_s2_destroys;
+		if (run->pkvm)
+			kvm_s2_pkvm_end(run->kvm, run->seq, figures);
 		kvm_s2_total_ns += run->ns;
 		kvm_s2_last_run = *run;
 		kvm_s2_last = *figures;
 		kvm_s2_add(figures);
 	}
-	if (run->pkvm)
-		run->kvm->arch.pkvm.el2.seq = run->seq;
 	trace_kvm_s2_destroy_end(run, figures);
 }
 
-/* The last call of all comes after the end of the destroy and belongs to it. */
-static void kvm_s2_late_call(const struct kvm *kvm)
+/* The last call to EL2 comes after the end of destroy @seq and belongs to it. */
+void kvm_s2_late_call(u64 seq, u64 ns)
 {
-	u64 ns = kvm_s2_ticks_to_ns(kvm->arch.pkvm.el2.longest);
-
 	guard(spinlock)(&kvm_s2_lock);
 	kvm_s2_total.max_el2_ns = max(kvm_s2_total.max_el2_ns, ns);
 	kvm_s2_total.hypercalls++;
-	if (kvm_s2_last_run.seq == kvm->arch.pkvm.el2.seq) {
+	if (kvm_s2_last_run.seq == seq) {
 		kvm_s2_last.max_el2_ns = max(kvm_s2_last.max_el2_ns, ns);
 		kvm_s2_last.hypercalls++;
 	}
-}
-
-/* Interrupts wait from here until EL2 returns. */
-s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d)
-{
-	struct arm_smccc_res res;
-	u64 start = get_cycles(), ticks;
-
-	arm_smccc_1_1_hvc(function, a, b, c, d, &res);
-	ticks = get_cycles() - start;
-
-	kvm->arch.pkvm.el2.calls++;
-	kvm->arch.pkvm.el2.longest = max(kvm->arch.pkvm.el2.longest, ticks);
-	if (kvm->arch.pkvm.el2.seq)
-		kvm_s2_late_call(kvm);
-	return WARN_ON(res.a0 != SMCCC_RET_SUCCESS) ? -EOPNOTSUPP : res.a1;
 }
 
 void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures)

@@ -55,6 +55,7 @@ struct kvm_s2_run {
 void kvm_s2_begin(struct kvm_s2_run *run);
 void kvm_s2_end(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
+void kvm_s2_late_call(u64 seq, u64 ns);
 void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
 /* s2_destroy.c */
@@ -74,6 +75,8 @@ extern bool kvm_s2_refuse_runs;	/* EL2 refuses runs of pages */
 #define kvm_s2_refuse_runs	false
 #endif
 
+void kvm_s2_pkvm_begin(struct kvm *kvm);
+void kvm_s2_pkvm_end(struct kvm *kvm, u64 seq, struct kvm_s2_figures *figures);
 void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
 
 #endif /* __ARM64_KVM_S2_DESTROY_STATS_H__ */

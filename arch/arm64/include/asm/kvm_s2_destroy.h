@@ -37,7 +37,7 @@ extern const struct kvm_s2_upstream kvm_s2_upstream;
  */
 void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream);
 
-/* s2_destroy_stats.c; out of line, so that upstream's loops stay as they are. */
+/* s2_destroy_pkvm.c; out of line, so that upstream's loops stay as they are. */
 s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d);
 
 /*

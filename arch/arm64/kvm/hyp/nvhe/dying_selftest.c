@@ -135,7 +135,7 @@ static void test_owned(u64 gfn)
 	test_release(gfn, 1, 1);
 	test_state(PKVM_PAGE_OWNED, 0);
 
-	/* One that was taken by force has left a mark that is in nobody's way. */
+	/* One that was taken by force has left a mark, which goes too. */
 	test_donate(gfn);
 	WARN_ON(__pkvm_host_force_reclaim_page_guest(hyp_pfn_to_phys(test_pfn)));
 	test_release(gfn, 1, 1);

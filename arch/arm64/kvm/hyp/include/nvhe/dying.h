@@ -9,7 +9,11 @@
 #include <nvhe/memory.h>
 #include <nvhe/pkvm.h>
 
-/* No vCPU of the VM can be loaded any more: what TLBs hold of it can go. */
+/*
+ * No vCPU of the VM can be loaded any more: what TLBs hold of it can go. Called with
+ * vm_table_lock held, and the flush ends with a DSB, so that whoever sees the mark under
+ * that lock also finds the TLBs empty.
+ */
 static inline void pkvm_flush_dying_vm(struct pkvm_hyp_vm *vm)
 {
 	if (IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS))
@@ -53,7 +57,30 @@ void handle___pkvm_reclaim_dying_vcpu(struct kvm_cpu_context *host_ctxt);
 
 /* Most pages in one call, so that EL2 is left again soon: a block of the level above. */
 #define DYING_MAX_PAGES		PTRS_PER_PTE
+/*
+ * Pages that are cleared take longer, so that a call ends when it has done this much of
+ * it. The unit is a page cleared among neighbours, about 300 instructions.
+ */
+#define DYING_MAX_WORK		110
 
+/* The entries on the way from the root to a leaf, by level from FIRST_LEVEL on. */
+struct dying_path {
+	kvm_pte_t *ptep[KVM_PGTABLE_LAST_LEVEL - KVM_PGTABLE_FIRST_LEVEL + 1];
+	s8 level;
+};
+
+/* dying_pages.c */
+kvm_pte_t *dying_find(struct kvm_pgtable *pgt, struct dying_path *path, u64 addr);
+u64 dying_to_end(const kvm_pte_t *ptep);
+void dying_put_entries(struct pkvm_hyp_vm *vm, struct dying_path *path, u16 nr);
+u64 dying_release_run(struct pkvm_hyp_vm *vm, u64 gfn, u64 nr);
+void dying_forget(struct pkvm_hyp_vm *vm, u64 gfn);
+
+/* dying_reclaim.c */
+u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pte_t *ptep, u64 nr,
+		  u32 *work);
+
+/* dying.c */
 s64 pkvm_release_dying_guest(pkvm_handle_t handle, u64 gfn, u64 nr, u64 refuse_every);
 s64 pkvm_forget_dying_guest(pkvm_handle_t handle, u64 gfn);
 s64 pkvm_reclaim_dying_tables(pkvm_handle_t handle);
