@@ -149,7 +149,7 @@ static void kvm_s2_account_tables(struct folio *owner, int nr)
  * To a CPU that only frees, the page allocator takes back ever larger batches from
  * its list, in the end 2,000 pages at once. An allocation makes the next one small.
  */
-static void kvm_s2_calm_allocator(const struct page *freed)
+void kvm_s2_calm_allocator(const struct page *freed)
 {
 	struct page *page = alloc_pages_node(page_to_nid(freed), GFP_NOWAIT, 0);
 

@@ -171,6 +171,8 @@ static void kvm_s2_pkvm_unpin(struct kvm *kvm, struct kvm_s2_mapping *const *map
 		pages[i] = pfn_to_page(mappings[i]->pfn);
 
 	unpin_user_pages_dirty_lock(pages, nr, true);
+	/* That may have freed them. */
+	kvm_s2_calm_allocator(pages[0]);
 	account_locked_vm(kvm->mm, nr, false);
 }
 

@@ -9,6 +9,7 @@
 
 struct kvm;
 struct kvm_pgtable;
+struct page;
 
 enum kvm_s2_impl {
 	KVM_S2_IMPL_RUST,
@@ -62,6 +63,7 @@ void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures)
 enum kvm_s2_impl kvm_s2_impl(void);
 void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run);
 void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+void kvm_s2_calm_allocator(const struct page *freed);
 
 /* s2_destroy_defer.c */
 bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run);

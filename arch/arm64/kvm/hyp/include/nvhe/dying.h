@@ -61,7 +61,7 @@ void handle___pkvm_reclaim_dying_vcpu(struct kvm_cpu_context *host_ctxt);
  * Pages that are cleared take longer, so that a call ends when it has done this much of
  * it. The unit is a page cleared among neighbours, about 300 instructions.
  */
-#define DYING_MAX_WORK		110
+#define DYING_MAX_WORK		100
 
 /* The entries on the way from the root to a leaf, by level from FIRST_LEVEL on. */
 struct dying_path {
