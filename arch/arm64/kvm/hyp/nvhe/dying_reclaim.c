@@ -19,7 +19,7 @@
 #include <nvhe/pkvm.h>
 
 /* What a page without neighbours in host memory costs beside its clearing. */
-#define DYING_WORK_ALONE	1
+#define DYING_WORK_ALONE	2
 
 /*
  * The way of a call's pages to the host: a block of host memory that EL2 has mapped to
