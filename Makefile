@@ -5,7 +5,7 @@
 #   make bench ARGS="--quick --mode nvhe"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench neighbour test kernel kunit selftests integrate clean
+.PHONY: help setup bench neighbour test kernel kunit selftests matrix integrate clean
 
 help: ## this text
 	@echo "usage: make TARGET [ARGS=\"options of the script behind it\"]"
@@ -35,6 +35,9 @@ kunit: ## the component's KUnit tests in a booted kernel, in all three modes
 
 selftests: ## the kselftest programs in a booted machine, in all three modes
 	@scripts/selftests.sh $(ARGS)
+
+matrix: ## every page size and width of guest addresses, upstream against ours
+	@scripts/matrix.sh $(ARGS)
 
 integrate: ## put the component into your own kernel tree: KSRC=dir, ARGS=--revert
 	@test -n "$(KSRC)" || { echo "name the tree: make integrate KSRC=~/linux" >&2; exit 2; }

@@ -15,7 +15,7 @@ Builds the kernel, boots it with the component's KUnit tests switched on, in eac
 their KTAP. Fails when a test fails, when none ran, or on a WARNING.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
-  --config C      bench or debug (default bench)
+  --config C      bench, debug, 16k or 64k (default bench)
   --mode MODE     ${MODES[*]} (default: one after the other)
   --filter GLOB   suites to run (default 'kvm_s2*')
   --help          this text
@@ -33,7 +33,7 @@ filter='kvm_s2*'
 while (($#)); do
 	case $1 in
 	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
-	--config) config=$(value_of "$@"); one_of config "$config" bench debug; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" bench debug 16k 64k; shift ;;
 	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
 	--filter) filter=$(value_of "$@"); shift ;;
 	-h | --help) usage; exit ;;

@@ -2,7 +2,7 @@
 
 //! What kind of host this is.
 
-use crate::spec::BLOCK;
+use crate::spec::block;
 use crate::Result;
 use crate::Stop;
 use kvm_bindings::KVM_CAP_ARM_VM_IPA_SIZE;
@@ -154,7 +154,7 @@ impl HugePool {
     pub fn reserve(bytes: u64) -> Result<Self> {
         let text = fs::read_to_string(POOL).map_err(Stop::missing(POOL))?;
         let old: u64 = text.trim().parse().map_err(Stop::failed(POOL))?;
-        let new = old + bytes.div_ceil(BLOCK);
+        let new = old + bytes.div_ceil(block());
         fs::write(POOL, new.to_string()).map_err(Stop::missing(POOL))?;
         Ok(HugePool { old })
     }

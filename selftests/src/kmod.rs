@@ -2,6 +2,8 @@
 
 //! Module kvm_s2_bench: a stage-2 table that no guest had to fill.
 
+use crate::spec::block;
+use crate::spec::page;
 use crate::spec::Case;
 use crate::spec::Spec;
 use crate::Result;
@@ -55,10 +57,10 @@ const SPARSE_STRIDE: u64 = 512 << 30;
 /// implementation that the kernel is set to.
 pub fn parameters(spec: &Spec, ipa_bits: u32) -> String {
     let (size, stride, map_kib) = match spec.case {
-        Case::Empty => (0, 0, 4),
-        Case::Sparse => (1 << ipa_bits, SPARSE_STRIDE, 4),
-        Case::Dense2m => (spec.size, 0, 2048),
-        _ => (spec.size, 0, 4),
+        Case::Empty => (0, 0, page() >> 10),
+        Case::Sparse => (1 << ipa_bits, SPARSE_STRIDE, page() >> 10),
+        Case::Dense2m => (spec.size, 0, block() >> 10),
+        _ => (spec.size, 0, page() >> 10),
     };
     let (size_mib, stride_mib) = (size >> 20, stride >> 20);
     format!("size_mib={size_mib} stride_mib={stride_mib} map_kib={map_kib} ipa_bits={ipa_bits}")

@@ -2,7 +2,7 @@
 
 //! Memory counters: the oracle for leaks.
 
-use crate::spec::PAGE;
+use crate::spec::page;
 use crate::Result;
 use crate::Stop;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Counters {
     /// not: they move there by the thousand while nothing leaks.
     fn with_free_lists(mut self, zoneinfo: &str) -> Self {
         if let Some(free) = self.0.get_mut("MemFree") {
-            *free += free_list_pages(zoneinfo) * PAGE / 1024;
+            *free += free_list_pages(zoneinfo) * page() / 1024;
         }
         self
     }

@@ -2,9 +2,9 @@
 
 //! Guest memory: a mapping that knows what it must be made of.
 
+use crate::spec::block;
+use crate::spec::page;
 use crate::spec::Backing;
-use crate::spec::BLOCK;
-use crate::spec::PAGE;
 use crate::Result;
 use crate::Stop;
 use std::fs;
@@ -37,20 +37,20 @@ impl GuestRam {
         // A block more than asked, so that an aligned start can be chosen.
         let (huge, slack) = match backing {
             Backing::Hugetlb => (libc::MAP_HUGETLB | libc::MAP_HUGE_2MB, 0),
-            _ => (0, BLOCK),
+            _ => (0, block()),
         };
         let map_len = (len + slack) as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | huge;
         let map = map(map_len, flags, -1).map_err(|error| match backing {
             Backing::Hugetlb => Stop::Skip(format!(
                 "{} huge pages of 2M are not free ({error}); --setup reserves them",
-                len / BLOCK
+                len / block()
             )),
             _ => Stop::Fail(format!("mmap of {map_len} bytes: {error}")),
         })?;
         // SAFETY: less than a block is skipped, and the mapping has a block of
         // slack or is aligned to one.
-        let base = unsafe { map.cast::<u8>().byte_add(map.align_offset_to(BLOCK)) };
+        let base = unsafe { map.cast::<u8>().byte_add(map.align_offset_to(block())) };
         let ram = GuestRam {
             map,
             map_len,
@@ -126,12 +126,12 @@ impl GuestRam {
     ///
     /// Reading memory of a protected guest that still lives raises SIGSEGV.
     pub fn first_words(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.len / PAGE as usize).map(|page| {
+        (0..self.len / page() as usize).map(|index| {
             // SAFETY: the offset is inside the mapping and page aligned, so the
             // word is too; volatile because a guest wrote it.
             unsafe {
                 self.base
-                    .byte_add(page * PAGE as usize)
+                    .byte_add(index * page() as usize)
                     .cast::<u64>()
                     .read_volatile()
             }
@@ -146,9 +146,9 @@ impl GuestRam {
     pub fn frames(&self) -> Result<Vec<u64>> {
         const FRAME: u64 = (1 << 55) - 1;
         const PAGEMAP: &str = "/proc/self/pagemap";
-        let mut entries = vec![0; self.len / PAGE as usize * 8];
+        let mut entries = vec![0; self.len / page() as usize * 8];
         File::open(PAGEMAP)
-            .and_then(|file| file.read_exact_at(&mut entries, self.host_addr() / PAGE * 8))
+            .and_then(|file| file.read_exact_at(&mut entries, self.host_addr() / page() * 8))
             .map_err(Stop::missing(PAGEMAP))?;
         let words = entries.chunks_exact(8).flat_map(<[u8; 8]>::try_from);
         let frames: Vec<u64> = words.map(|word| u64::from_ne_bytes(word) & FRAME).collect();
@@ -253,8 +253,8 @@ AnonHugePages:     10240 kB
 
     #[test]
     fn memory_is_block_aligned_and_starts_with_what_was_put_there() {
-        let mut ram = GuestRam::new(4 * PAGE, Backing::Page4k).unwrap();
-        assert_eq!(ram.host_addr() % BLOCK, 0);
+        let mut ram = GuestRam::new(4 * page(), Backing::Page4k).unwrap();
+        assert_eq!(ram.host_addr() % block(), 0);
         ram.fill_start(&0x1122_u64.to_ne_bytes());
         assert_eq!(ram.first_words().collect::<Vec<_>>(), [0x1122, 0, 0, 0]);
         assert_eq!(ram.check_backing(), Ok(()));

@@ -11,14 +11,22 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt;
 
-/// Bytes of a page. KVM's stage-2 granule is the host's page size.
-pub const PAGE: u64 = 4096;
-/// Bytes of a block one level above the pages.
-pub const BLOCK: u64 = 2 << 20;
+/// Bytes of a page: KVM's stage-2 granule is the host's page size.
+pub fn page() -> u64 {
+    // SAFETY: the call has no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
+}
+/// Bytes of a block one level above the pages: 2M, 32M or 512M.
+pub fn block() -> u64 {
+    page() / 8 * page()
+}
 /// Bytes from one page of a sparse guest to the next.
 pub const SPARSE_STRIDE: u64 = 1 << 30;
 /// Bytes from one page of a scattered guest to the next.
-pub const SCATTERED_STRIDE: u64 = 8 * PAGE;
+pub fn scattered_stride() -> u64 {
+    8 * page()
+}
 
 /// What the guest has mapped when it ends, or which rule of life is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -124,6 +132,9 @@ impl Spec {
     pub fn check(&self) -> Result<()> {
         let no = |why: &str| Err(Stop::Skip(why.into()));
         let held = matches!(self.case, Case::HeldVcpuFd | Case::HeldKvmRun);
+        if page() != 4096 && !matches!(self.backing, Backing::Page4k | Backing::Kernel) {
+            return no("huge pages are those of a kernel with 4K pages");
+        }
         match (self.case, self.backing) {
             (_, Backing::Kernel) if held => return no("a table in the kernel has no vCPU"),
             (Case::Scattered, Backing::Kernel) => return no("the module has no case scattered"),
@@ -151,10 +162,10 @@ impl Spec {
     /// Bytes from one mapping to the next.
     pub fn stride(&self) -> u64 {
         match self.case {
-            Case::Dense2m => BLOCK,
-            Case::Scattered => SCATTERED_STRIDE,
+            Case::Dense2m => block(),
+            Case::Scattered => scattered_stride(),
             Case::Sparse => SPARSE_STRIDE,
-            _ => PAGE,
+            _ => page(),
         }
     }
 
@@ -171,7 +182,7 @@ impl Spec {
         match self.case {
             Case::Empty => 0,
             Case::Scattered | Case::Sparse => self.size / self.stride(),
-            _ => self.size / PAGE,
+            _ => self.size / page(),
         }
     }
 

@@ -14,10 +14,10 @@ use crate::payload;
 use crate::payload::Touch;
 use crate::payload::RAM_BASE;
 use crate::ram::GuestRam;
+use crate::spec::page;
 use crate::spec::Case;
 use crate::spec::Guest as Kind;
 use crate::spec::Spec;
-use crate::spec::PAGE;
 use crate::vcpu;
 use crate::Result;
 use crate::Stop;
@@ -217,7 +217,7 @@ impl Bare {
 /// Number of memory slots, and bytes of each.
 fn slots(spec: &Spec, touch: Touch) -> (u64, u64) {
     match spec.case {
-        Case::Sparse => (touch.pages, PAGE),
+        Case::Sparse => (touch.pages, page()),
         _ => (1, touch.pages * touch.stride),
     }
 }

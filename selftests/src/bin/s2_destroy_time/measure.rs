@@ -13,6 +13,8 @@ use s2_selftests::meminfo;
 use s2_selftests::ram::GuestRam;
 use s2_selftests::row::Row;
 use s2_selftests::row::Ticks;
+use s2_selftests::spec::block;
+use s2_selftests::spec::page;
 use s2_selftests::spec::Backing;
 use s2_selftests::spec::Guest as Kind;
 use s2_selftests::spec::Order;
@@ -186,11 +188,11 @@ pub(crate) fn halted(kvm: &Kvm, spec: &Spec, ipa_bits: u32) -> Result<Option<Hal
 
 /// Checks by the tables in use that pages are pages and blocks are blocks.
 fn check_mapped(spec: &Spec, tables_kib: u64) -> Result<()> {
-    // One 4K table of 8-byte entries maps 512 pages.
-    let as_pages_kib = spec.size.div_ceil(2 << 20) * 4;
+    // A table of 8-byte entries takes a page and maps a block.
+    let as_pages_kib = spec.size.div_ceil(block()) * (page() >> 10);
     let text = format!("{tables_kib} kB of tables for {spec}");
     match spec.backing {
-        Backing::Page4k if spec.stride() == 4096 && tables_kib < as_pages_kib => {
+        Backing::Page4k if spec.stride() == page() && tables_kib < as_pages_kib => {
             Err(Stop::Fail(format!("{text}: not mapped in 4K pages")))
         }
         Backing::Thp | Backing::Hugetlb if spec.size > 32 << 20 && tables_kib >= as_pages_kib => {

@@ -8,8 +8,8 @@ use crate::memory::Memory;
 use crate::Env;
 use s2_selftests::host;
 use s2_selftests::host::Mode;
+use s2_selftests::spec::page;
 use s2_selftests::spec::Guest as Kind;
-use s2_selftests::spec::PAGE;
 use s2_selftests::stats;
 use s2_selftests::stats::Destroy;
 use s2_selftests::stats::Mark;
@@ -76,7 +76,7 @@ pub(crate) fn refused_pages(env: &Env, kind: Kind) -> Result<()> {
     let destroy = end_one(env, kind, &memory)?;
     drop(fault);
 
-    let pages = env.size / PAGE;
+    let pages = env.size / page();
     expect(&destroy, "leaves", pages)?;
     expect(&destroy, "leaked", pages / EVERY)?;
     expect(&destroy, "pages", pages - pages / EVERY)?;
@@ -93,7 +93,7 @@ pub(crate) fn refused_runs(env: &Env, kind: Kind) -> Result<()> {
     let destroy = end_one(env, kind, &memory)?;
     drop(fault);
 
-    let pages = env.size / PAGE;
+    let pages = env.size / page();
     expect(&destroy, "pages", pages)?;
     expect(&destroy, "leaked", 0)?;
     memory.check(kind)?;

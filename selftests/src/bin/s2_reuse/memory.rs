@@ -4,8 +4,8 @@
 
 use s2_selftests::payload::RAM_BASE;
 use s2_selftests::ram::GuestRam;
+use s2_selftests::spec::page;
 use s2_selftests::spec::Guest;
-use s2_selftests::spec::PAGE;
 use s2_selftests::Result;
 use s2_selftests::Stop;
 use std::fs::File;
@@ -49,13 +49,13 @@ impl Memory {
     /// Checks that all pages are the same as at the start, and show what a guest of
     /// that kind leaves behind: what it wrote, or nothing.
     pub(crate) fn check(&self, last: Guest) -> Result<()> {
-        for (page, word) in (0..).zip(self.view.first_words()) {
+        for (index, word) in (0..).zip(self.view.first_words()) {
             let expected = match last {
                 Guest::Protected => 0,
-                Guest::Normal | Guest::None => RAM_BASE + page * PAGE,
+                Guest::Normal | Guest::None => RAM_BASE + index * page(),
             };
             if word != expected {
-                let text = format!("page {page} reads {word:#x} instead of {expected:#x}");
+                let text = format!("page {index} reads {word:#x} instead of {expected:#x}");
                 return Err(Stop::Fail(text));
             }
         }
