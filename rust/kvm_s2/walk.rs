@@ -139,7 +139,8 @@ pub struct TableBackend<'a, O> {
     ops: O,
     geometry: Geometry,
     root: Table,
-    /// The next table of the root to enter.
+    /// Tables in a row that are the root, and the next of them to enter.
+    nr_roots: usize,
     next_root: usize,
     path: Path<'a>,
     done: Destroyed,
@@ -161,6 +162,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
             ops,
             geometry,
             root,
+            nr_roots: geometry.nr_root_tables(),
             next_root: 0,
             path: Path {
                 frames: [None; MAX_DEPTH],
@@ -182,7 +184,7 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
     fn root_base(&self) -> Ipa {
         let end = self.geometry.range().end;
         let size = self.geometry.root_table_size();
-        if self.next_root < self.geometry.nr_root_tables() {
+        if self.next_root < self.nr_roots {
             Ipa(size.saturating_mul(self.next_root as u64))
         } else {
             end
@@ -191,11 +193,11 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
 
     /// Enters the next root table, if there is one.
     fn enter_root(&mut self) -> bool {
-        if self.next_root >= self.geometry.nr_root_tables() {
+        if self.next_root >= self.nr_roots {
             return false;
         }
         let nr = self.geometry.granule().ptrs_per_table();
-        // SAFETY: The root has `nr_root_tables()` tables of `nr` entries in a row.
+        // SAFETY: The root has `nr_roots` tables of `nr` entries in a row.
         let first = unsafe { self.root.as_ptr().add(self.next_root * nr) };
         let Some(first) = core::ptr::NonNull::new(first) else {
             return false;
@@ -384,8 +386,7 @@ impl<O: TableOps> Backend for TableBackend<'_, O> {
     fn destroy_root(&mut self) -> Destroyed {
         // SAFETY: `next_mapped` came to the end, so that every table has been left.
         unsafe {
-            self.ops
-                .free_root(self.root, self.geometry.nr_root_tables());
+            self.ops.free_root(self.root, self.nr_roots);
         }
         self.done.leaked += self.ops.flush();
         self.done

@@ -4,7 +4,10 @@
 //!
 //! C header: [`arch/arm64/kvm/s2_destroy.h`](srctree/arch/arm64/kvm/s2_destroy.h)
 
-use core::ptr::NonNull;
+use core::{
+    mem::MaybeUninit,
+    ptr::NonNull, //
+};
 
 use kernel::{
     bindings,
@@ -40,16 +43,18 @@ const TABLE_BUDGET: u32 = 16;
 
 /// Up to [`BATCH`] pointers and a number with each.
 struct Batch<T> {
-    items: [*mut T; BATCH],
-    counts: [u32; BATCH],
+    // Only what was pushed is ever looked at, and clearing the rest takes longer than a destroy of
+    // nothing.
+    items: [MaybeUninit<*mut T>; BATCH],
+    counts: [MaybeUninit<u32>; BATCH],
     len: usize,
 }
 
 impl<T> Batch<T> {
     const fn new() -> Self {
         Self {
-            items: [core::ptr::null_mut(); BATCH],
-            counts: [0; BATCH],
+            items: [const { MaybeUninit::uninit() }; BATCH],
+            counts: [const { MaybeUninit::uninit() }; BATCH],
             len: 0,
         }
     }
@@ -60,8 +65,8 @@ impl<T> Batch<T> {
         if let (Some(slot), Some(nr)) =
             (self.items.get_mut(self.len), self.counts.get_mut(self.len))
         {
-            *slot = item;
-            *nr = count;
+            slot.write(item);
+            nr.write(count);
             self.len += 1;
         }
         self.len == BATCH
@@ -99,8 +104,8 @@ impl KernelTables {
         // their entries that hold references.
         let leaked = unsafe {
             bindings::kvm_s2_put_tables(
-                self.batch.items.as_ptr(),
-                self.batch.counts.as_ptr(),
+                self.batch.items.as_ptr().cast(),
+                self.batch.counts.as_ptr().cast(),
                 nr,
                 self.calm,
             )
@@ -179,7 +184,7 @@ impl KernelMappings {
         let nr = self.batch.take();
         if nr > 0 {
             // SAFETY: EL2 gave the pages of these mappings back, and nothing points to the nodes.
-            unsafe { bindings::kvm_s2_pkvm_settle(self.kvm, self.batch.items.as_ptr(), nr) };
+            unsafe { bindings::kvm_s2_pkvm_settle(self.kvm, self.batch.items.as_ptr().cast(), nr) };
         }
     }
 }
