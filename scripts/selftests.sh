@@ -12,9 +12,10 @@ usage() {
 Usage: scripts/selftests.sh [options] [-- arguments of s2_destroy_time]
 
 Builds kernel and selftests, boots each mode and runs them there, under both
-implementations: s2_destroy_time, real guests with one row per way to end them, and
-s2_reuse, whose guests use the memory of the last one again. With arguments only
-s2_destroy_time runs. Ends with 4 when all of it was skipped.
+implementations: s2_destroy_time, real guests with one row per way to end them;
+s2_reuse, whose guests use the memory of the last one again; and s2_hard, ends that
+are out of the ordinary. With arguments only s2_destroy_time runs. Ends with 4 when
+all of it was skipped.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
   --config C      bench, debug or vanilla (default bench)
@@ -58,7 +59,7 @@ else
 	cat > "$script" <<-'END'
 		worst=0
 		for impl in rust c; do
-			for test in 's2_destroy_time --setup' s2_reuse; do
+			for test in 's2_destroy_time --setup' s2_reuse s2_hard; do
 				$test --impl $impl
 				code=$?
 				[ $code -le $worst ] || [ $code = 4 ] || worst=$code

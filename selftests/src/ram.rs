@@ -26,6 +26,9 @@ pub struct GuestRam {
     backing: Backing,
 }
 
+// SAFETY: a mapping belongs to the process, whichever thread unmaps it.
+unsafe impl Send for GuestRam {}
+
 impl GuestRam {
     /// Maps `len` bytes, aligned for the largest mapping the backing allows.
     ///
