@@ -9,6 +9,7 @@
 #include <linux/kvm_host.h>
 #include <linux/math64.h>
 #include <linux/mm.h>
+#include <linux/percpu.h>
 #include <linux/slab.h>
 #include <linux/timex.h>
 
@@ -171,20 +172,25 @@ static void kvm_s2_pkvm_unpin(struct kvm *kvm, struct kvm_s2_mapping *const *map
 		pages[i] = pfn_to_page(mappings[i]->pfn);
 
 	unpin_user_pages_dirty_lock(pages, nr, true);
-	/* That may have freed them. */
-	kvm_s2_calm_allocator(pages[0]);
 	account_locked_vm(kvm->mm, nr, false);
 }
+
+/* Batches of mappings, to calm the page allocator now and then. */
+static DEFINE_PER_CPU(u32, kvm_s2_settled);
 
 /* End mappings whose pages EL2 gave back. */
 void kvm_s2_pkvm_settle(void *vm, struct kvm_s2_mapping *const *mappings, __u32 nr)
 {
+	const struct page *freed = virt_to_page(mappings[0]);
 	struct kvm *kvm = vm;
 
 	nr = min_t(__u32, nr, KVM_S2_BATCH);
 	if (kvm_vm_is_protected(kvm))
 		kvm_s2_pkvm_unpin(kvm, mappings, nr);
 	kfree_bulk(nr, (void **)mappings);
+	/* Each batch may free the pages it unpinned; a page of mappings takes two batches. */
+	if (kvm_vm_is_protected(kvm) || !(this_cpu_inc_return(kvm_s2_settled) % 8))
+		kvm_s2_calm_allocator(freed);
 }
 
 /*
