@@ -50,11 +50,15 @@ edits=$ROOT/scripts/integrate/$series.edits
 [[ -f $edits ]] ||
 	die "$ksrc is Linux $series; known are:" "$(series_known | tr '\n' ' ')"
 
+# Files of the project that this series does not take, as patterns for find.
+without() { sed -n 's/^without~\(.*\)/-path \1 -prune -o/p' "$edits"; }
+
 # Pairs of source and destination of all new files.
 overlay() {
 	local file
 	cd "$ROOT"
-	find arch Documentation/virt -type f | while read -r file; do
+	# shellcheck disable=SC2046  # paths without blanks
+	find arch Documentation/virt $(without) -type f -print | while read -r file; do
 		printf '%s\t%s\n' "$file" "$file"
 	done
 	# The crate, without what only cargo builds.
@@ -69,7 +73,7 @@ overlay() {
 each_edit() {
 	local how file anchor text times
 	while IFS='~' read -r how file anchor text times; do
-		[[ $how == '#'* || -z $how ]] && continue
+		[[ $how == '#'* || $how == without || -z $how ]] && continue
 		"$1" "$how" "$ksrc/$file" "$anchor" "$text" "${times:-1}"
 	done < "$edits"
 }

@@ -69,12 +69,16 @@ release)
 esac
 
 fragments() {
-	local names=(base) name
+	local names=(base "$kernel") name
 	case $config in
-	bench) names+=(component) ;;
-	debug | 16k | 64k) names+=(component "$config") ;;
+	bench) names+=(component "component-$kernel") ;;
+	debug | 16k | 64k) names+=(component "component-$kernel" "$config") ;;
 	esac
-	for name in "${names[@]}"; do cat "$ROOT/scripts/config/$name.config"; done
+	for name in "${names[@]}"; do
+		# Not every series has fragments of its own.
+		[[ $name == *"$kernel" && ! -f $ROOT/scripts/config/$name.config ]] ||
+			cat "$ROOT/scripts/config/$name.config"
+	done
 }
 
 # Options asked for that the configuration does not have.

@@ -24,6 +24,8 @@ case ${1:-} in
 '' | -*) misuse "which kernel tree?" ;;
 esac
 ksrc=$1
+series=$(sed -n 's/^VERSION = //p;s/^PATCHLEVEL = //p' "$ksrc/Makefile" | paste -sd.)
+edits=$ROOT/scripts/integrate/$series.edits
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -31,12 +33,14 @@ trap 'rm -rf "$work"' EXIT
 copy_tree() {
 	local file
 	mkdir -p "$1/arch/arm64/kvm"
-	{ echo Makefile; sed -n 's/^[a-z]*~\([^~]*\)~.*/\1/p' "$ROOT"/scripts/integrate/7.3.edits; } |
-		sort -u | while read -r file; do
+	{ echo Makefile; sed -n '/^without/d; s/^[a-z]*~\([^~]*\)~.*/\1/p' "$edits"; } | sort -u | while read -r file; do
 		mkdir -p "$1/$(dirname "$file")"
 		cp "$ksrc/$file" "$1/$file"
 	done
 }
+
+# The line that the series' destroy is hung on.
+call=$(awk -F'~' '$1 == "swap" && $2 ~ /mmu.c$/ { print $3 }' "$edits")
 
 integrate() { "$ROOT/scripts/integrate.sh" "$@"; }
 expect_same() { diff -r "$1" "$2" >&2 || die "$3"; }
@@ -54,10 +58,10 @@ find "$work/plain" -type d -empty -delete
 expect_same "$work/plain" "$work/twice" "reverting left something behind"
 
 # A line that an edit stands on is gone.
-sed -i 's/kvm_stage2_destroy(pgt);/kvm_stage2_teardown(pgt);/' "$work/plain/arch/arm64/kvm/mmu.c"
+sed -i "s/$call/${call/pgt/gone}/" "$work/plain/arch/arm64/kvm/mmu.c"
 cp -r "$work/plain" "$work/other"
 if message=$(integrate "$work/other" 2>&1); then die "a tree that does not match was taken"; fi
-[[ $message == *arch/arm64/kvm/mmu.c*kvm_stage2_destroy* ]] ||
+[[ $message == *arch/arm64/kvm/mmu.c*"$call"* ]] ||
 	die "file and anchor are not named: $message"
 expect_same "$work/plain" "$work/other" "a tree that does not match was changed"
 say "ok"

@@ -11,9 +11,9 @@
 #![cfg_attr(not(any(test, CONFIG_RUST)), no_std)]
 
 mod addr;
-#[cfg(any(test, feature = "arena", CONFIG_KVM_S2_KUNIT_TEST))]
+#[cfg(any(test, feature = "arena", CONFIG_KVM_S2_RUST_KUNIT))]
 pub mod arena;
-#[cfg(any(test, CONFIG_KVM_S2_KUNIT_TEST))]
+#[cfg(any(test, CONFIG_KVM_S2_RUST_KUNIT))]
 mod cases;
 mod destroy;
 mod geometry;

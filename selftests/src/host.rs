@@ -56,6 +56,26 @@ pub fn ipa_limit(kvm: &Kvm) -> u32 {
     }
 }
 
+/// Whether this kernel has protected guests at all. KVM has no capability that says so.
+///
+/// # Errors
+///
+/// [`Stop::Skip`] for Linux 6 and older, whose protected mode keeps EL2 from the host and no more.
+pub fn knows_protected_guests() -> Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    match release
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok())
+    {
+        Some(0..=6u32) => Err(Stop::Skip(format!(
+            "Linux {} has no protected guests",
+            release.trim()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// How KVM runs here: by its own boot message, else by what was asked of it.
 pub fn mode() -> Mode {
     let cmdline = fs::read_to_string("/proc/cmdline").unwrap_or_default();

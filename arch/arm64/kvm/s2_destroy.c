@@ -6,11 +6,11 @@
 
 #define pr_fmt(fmt) "kvm_s2: " fmt
 
-#include <linux/folio_batch.h>
 #include <linux/kvm_host.h>
 #include <linux/mm.h>
 #include <linux/moduleparam.h>
 #include <linux/sched/clock.h>
+#include <linux/writeback.h>	/* struct folio_batch */
 
 #include <asm/kvm_mmu.h>
 #include <asm/kvm_pgtable.h>
@@ -55,15 +55,20 @@ static const struct kernel_param_ops kvm_s2_impl_ops = {
 module_param_cb(impl, &kvm_s2_impl_ops, NULL, 0644);
 MODULE_PARM_DESC(impl, "Who destroys stage-2 tables: rust (default) or c (upstream)");
 
-void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt)
 {
-	const struct kvm_s2_tables tables = {
-		.pgd		= kvm_dereference_pteref_raw(pgt->pgd),
+	return (struct kvm_s2_tables) {
+		.pgd		= rcu_dereference_raw(pgt->pgd),
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= pgt->ia_bits,
 		.start_level	= pgt->start_level,
 		.lpa2		= kvm_lpa2_is_enabled(),
 	};
+}
+
+void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+{
+	const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt);
 
 	kvm_s2_destroy_tables(&tables, figures);
 	pgt->pgd = NULL;
@@ -75,7 +80,7 @@ void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run)
 	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 
 	kvm_s2_begin(run);
-	if (run->pkvm)
+	if (kvm_s2_el2_maps())
 		kvm_s2_destroy_pkvm(pgt, &figures);
 	else
 		kvm_s2_destroy_ordinary(pgt, &figures);
@@ -91,7 +96,7 @@ void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 	struct kvm_s2_run run = {
 		.impl	 = kvm_s2_impl(),
-		.pkvm	 = is_protected_kvm_enabled(),
+		.pkvm	 = kvm_s2_el2_maps(),
 		.kvm	 = kvm_s2_mmu_to_kvm(pgt->mmu),
 		.ia_bits = VTCR_EL2_IPA(pgt->mmu->vtcr),
 	};
@@ -173,7 +178,7 @@ __u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr, boo
 	struct folio_batch batch;
 	__u32 i;
 
-	BUILD_BUG_ON(KVM_S2_BATCH > FOLIO_BATCH_SIZE);
+	BUILD_BUG_ON(KVM_S2_BATCH > ARRAY_SIZE(batch.folios));
 
 	folio_batch_init(&batch);
 	nr = min_t(__u32, nr, KVM_S2_BATCH);

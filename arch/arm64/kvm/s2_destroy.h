@@ -95,17 +95,33 @@ struct kvm_s2_mappings {
 };
 
 /**
+ * enum kvm_s2_policy - When the scheduler is let in
+ * @KVM_S2_POLICY_STEPS:	 After a few tables: what is used outside the bench.
+ * @KVM_S2_POLICY_CHUNK:	 After each chunk of the address space.
+ * @KVM_S2_POLICY_MAPPED_CHUNK: After each chunk in which something was mapped.
+ * @KVM_S2_POLICY_PAGE:	 For each page or block that was mapped.
+ */
+enum kvm_s2_policy {
+	KVM_S2_POLICY_STEPS,
+	KVM_S2_POLICY_CHUNK,
+	KVM_S2_POLICY_MAPPED_CHUNK,
+	KVM_S2_POLICY_PAGE,
+};
+
+/**
  * struct kvm_s2_bench - A stage-2 table to build
  * @size:	Bytes of the guest's address space to map, from 0.
  * @stride:	Map once in so many bytes, or 0 for all of it.
  * @map_size:	Bytes mapped by one entry: a page or a block.
  * @ia_bits:	Size of the guest's address space.
+ * @policy:	When the scheduler is let in.
  */
 struct kvm_s2_bench {
 	__u64 size;
 	__u64 stride;
 	__u64 map_size;
 	__u32 ia_bits;
+	enum kvm_s2_policy policy;
 };
 
 /**
@@ -128,6 +144,8 @@ struct kvm_s2_bench_result {
 
 /* Rust, s2_destroy_rust.rs. Figures not known there are left alone. */
 void kvm_s2_destroy_tables(const struct kvm_s2_tables *tables, struct kvm_s2_figures *figures);
+void kvm_s2_destroy_by_policy(const struct kvm_s2_tables *tables, enum kvm_s2_policy policy,
+			      struct kvm_s2_figures *figures);
 void kvm_s2_destroy_mappings(const struct kvm_s2_mappings *mappings,
 			     struct kvm_s2_figures *figures);
 

@@ -27,11 +27,9 @@ struct kvm_s2_build {
 
 static kvm_pte_t kvm_s2_bench_leaf(const struct kvm_s2_build *build, u64 ipa)
 {
-	kvm_pte_t pte = kvm_phys_to_pte(ipa & GENMASK_ULL(46, PAGE_SHIFT)) | KVM_PTE_VALID;
+	kvm_pte_t pte = kvm_phys_to_pte(ipa & GENMASK_ULL(46, PAGE_SHIFT));
 
-	if (build->leaf_level == KVM_PGTABLE_LAST_LEVEL)
-		pte |= FIELD_PREP(KVM_PTE_TYPE, KVM_PTE_TYPE_PAGE);
-	return pte;
+	return pte | (build->leaf_level == KVM_PGTABLE_LAST_LEVEL ? PTE_TYPE_PAGE : PMD_TYPE_SECT);
 }
 
 static kvm_pte_t *kvm_s2_bench_table(struct kvm_s2_build *build)
@@ -79,8 +77,7 @@ static int kvm_s2_bench_fill(struct kvm_s2_build *build, kvm_pte_t *table, s8 le
 			ret = fatal_signal_pending(current) ? -EINTR : -ENOMEM;
 			break;
 		}
-		*slot = kvm_phys_to_pte(__pa(child)) | KVM_PTE_VALID |
-			FIELD_PREP(KVM_PTE_TYPE, KVM_PTE_TYPE_TABLE);
+		*slot = kvm_phys_to_pte(__pa(child)) | PMD_TYPE_TABLE;
 		counted++;
 		cond_resched();
 		ret = kvm_s2_bench_fill(build, child, level + 1, ALIGN_DOWN(ipa, size));
@@ -95,7 +92,7 @@ static int kvm_s2_bench_fill(struct kvm_s2_build *build, kvm_pte_t *table, s8 le
 /* Fill all tables of the root, one after the other. */
 static int kvm_s2_bench_build(struct kvm_s2_build *build, struct kvm_pgtable *pgt)
 {
-	kvm_pte_t *root = kvm_dereference_pteref_raw(pgt->pgd);
+	kvm_pte_t *root = rcu_dereference_raw(pgt->pgd);
 	u64 reach = kvm_granule_size(pgt->start_level) * PTRS_PER_PTE;
 	u64 base;
 	int ret;
@@ -122,7 +119,7 @@ static int kvm_s2_bench_level(u64 map_size)
 
 static int kvm_s2_bench_check(const struct kvm_s2_bench *what)
 {
-	if (is_protected_kvm_enabled())
+	if (kvm_s2_el2_maps())
 		return -EOPNOTSUPP;
 	if (what->ia_bits < ARM64_MIN_PARANGE_BITS || what->ia_bits > get_kvm_ipa_limit())
 		return -ERANGE;
@@ -131,6 +128,28 @@ static int kvm_s2_bench_check(const struct kvm_s2_bench *what)
 	if (what->stride % PAGE_SIZE || (what->stride && what->stride < what->map_size))
 		return -EINVAL;
 	return kvm_s2_bench_level(what->map_size);
+}
+
+static void kvm_s2_bench_destroy(struct kvm_pgtable *pgt, enum kvm_s2_policy policy,
+				 struct kvm_s2_bench_result *result)
+{
+	struct kvm_s2_run run;
+
+	if (policy != KVM_S2_POLICY_STEPS) {
+		const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt);
+
+		result->rust = true;
+		result->destroy_ns = kvm_s2_clock();
+		kvm_s2_destroy_by_policy(&tables, policy, &result->figures);
+		result->destroy_ns = kvm_s2_clock() - result->destroy_ns;
+		return;
+	}
+
+	/* The last run is ours unless a VM ends now. */
+	kvm_s2_destroy(pgt, kvm_s2_upstream.destroy);
+	kvm_s2_last_figures(&run, &result->figures);
+	result->destroy_ns = run.ns;
+	result->rust = run.impl == KVM_S2_IMPL_RUST;
 }
 
 /**
@@ -173,7 +192,7 @@ EXPORT_SYMBOL_GPL(kvm_s2_bench_fill_vm);
  *
  * The destroy is the one that kvm_s2.impl names, called as KVM calls it.
  *
- * Return: 0; -EOPNOTSUPP on a protected host, where the host has no tables;
+ * Return: 0; -EOPNOTSUPP where EL2 has the tables, and not the host;
  * -ERANGE or -EINVAL for a table that cannot be; -ENOMEM, -EINTR.
  */
 int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *result)
@@ -182,7 +201,6 @@ int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *re
 	struct kvm_s2_build build = { .what = what, .leaf_level = ret };
 	struct kvm_pgtable pgt = {};
 	struct kvm_s2_mmu *mmu;
-	struct kvm_s2_run run;
 
 	if (ret < 0)
 		return ret;
@@ -206,11 +224,8 @@ int kvm_s2_bench(const struct kvm_s2_bench *what, struct kvm_s2_bench_result *re
 	/* What others have put off must not come in between. */
 	rcu_barrier();
 
-	/* What was built is destroyed in any case; the last run is ours unless a VM ends now. */
-	kvm_s2_destroy(&pgt, kvm_s2_upstream.destroy);
-	kvm_s2_last_figures(&run, &result->figures);
-	result->destroy_ns = run.ns;
-	result->rust = run.impl == KVM_S2_IMPL_RUST;
+	/* What was built is destroyed in any case. */
+	kvm_s2_bench_destroy(&pgt, what->policy, result);
 out:
 	kfree(mmu);
 	return ret;

@@ -51,7 +51,7 @@ static bool kvm_s2_may_defer(struct kvm *kvm)
 	if (atomic_read(&kvm->mm->mm_users))
 		return false;
 	/* The pages of a protected guest are pinned, others must be EL2's no more. */
-	if (is_protected_kvm_enabled() && !kvm_vm_is_protected(kvm))
+	if (kvm_s2_el2_maps() && !kvm_vm_is_protected(kvm))
 		return false;
 	/* A kernel thread returns to nowhere. */
 	return !(current->flags & PF_KTHREAD);

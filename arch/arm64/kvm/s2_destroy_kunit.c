@@ -90,7 +90,7 @@ static void s2_test_no_leak(struct kunit *test, const struct s2_test *s2,
 {
 	KUNIT_EXPECT_EQ(test, figures->leaked, 0);
 	KUNIT_EXPECT_EQ(test, s2_test_tables(), s2->tables_before);
-	KUNIT_EXPECT_NULL(test, kvm_dereference_pteref_raw(s2->pgt.pgd));
+	KUNIT_EXPECT_NULL(test, rcu_dereference_raw(s2->pgt.pgd));
 }
 
 static const u32 s2_test_ia_bits[] = { 32, 36, 40, 44, 48, 52 };
@@ -210,12 +210,11 @@ static void s2_test_held_tables(struct kunit *test)
 static void s2_test_corrupt_entry(struct kunit *test)
 {
 	struct s2_test *s2 = s2_test_start(test, 40);
-	kvm_pte_t *root = kvm_dereference_pteref_raw(s2->pgt.pgd);
+	kvm_pte_t *root = rcu_dereference_raw(s2->pgt.pgd);
 	struct kvm_s2_figures figures;
 
 	s2_test_map_pages(test, s2, 0, 5);
-	root[PTRS_PER_PTE - 1] = kvm_phys_to_pte(BIT_ULL(47)) | KVM_PTE_VALID |
-				 FIELD_PREP(KVM_PTE_TYPE, KVM_PTE_TYPE_TABLE);
+	root[PTRS_PER_PTE - 1] = kvm_phys_to_pte(BIT_ULL(47)) | PMD_TYPE_TABLE;
 	get_page(virt_to_page(root));
 	figures = s2_test_destroy(s2);
 

@@ -5,6 +5,7 @@
 //! C header: [`arch/arm64/kvm/s2_destroy.h`](srctree/arch/arm64/kvm/s2_destroy.h)
 
 use core::{
+    ffi::c_void,
     mem::MaybeUninit,
     ptr::NonNull, //
 };
@@ -17,20 +18,21 @@ use kvm_s2::{
     stage2_destroy,
     Backend,
     Destroyed,
-    Fate,
     Geometry,
     Granule,
     Level,
-    Mapping,
-    MappingOps,
     OutputAddress,
     PhysAddr,
-    PkvmBackend,
     Pte,
     Table,
     TableBackend,
     TableOps, //
 };
+
+#[cfg(CONFIG_KVM_S2_PKVM)]
+mod s2_destroy_mappings;
+#[cfg(CONFIG_KVM_S2_BENCH)]
+mod s2_destroy_policy;
 
 /// `pr_*!` takes its prefix from the crate; there is no `module!` in built-in code to set it.
 const __LOG_PREFIX: &[u8] = b"kvm_s2\0";
@@ -156,109 +158,6 @@ unsafe impl TableOps for KernelTables {
     }
 }
 
-/// A node of `struct pkvm_mapping`'s tree.
-type Node = NonNull<bindings::kvm_s2_mapping>;
-
-/// The mapping tree of a VM, and EL2 behind it.
-struct KernelMappings {
-    kvm: *mut c_void,
-    max_run: u64,
-    batch: Batch<bindings::kvm_s2_mapping>,
-    reported: bool,
-}
-
-#[inline]
-fn to_node(node: *mut bindings::rb_node) -> Option<Node> {
-    // `node` is the first field.
-    NonNull::new(node.cast::<bindings::kvm_s2_mapping>())
-}
-
-#[inline]
-fn to_rb(node: Option<Node>) -> *mut bindings::rb_node {
-    node.map_or(core::ptr::null_mut(), |node| node.as_ptr().cast())
-}
-
-impl KernelMappings {
-    #[inline]
-    fn settle_batch(&mut self) {
-        let nr = self.batch.take();
-        if nr > 0 {
-            // SAFETY: EL2 gave the pages of these mappings back, and nothing points to the nodes.
-            unsafe { bindings::kvm_s2_pkvm_settle(self.kvm, self.batch.items.as_ptr().cast(), nr) };
-        }
-    }
-}
-
-// SAFETY: The nodes are those of a VM that nobody can reach any more, and stay allocated until
-// `settle`. The accessors read and write the two links of `struct rb_node`.
-unsafe impl MappingOps for KernelMappings {
-    type Node = Node;
-
-    #[inline]
-    fn left(&self, node: Node) -> Option<Node> {
-        // SAFETY: `node` is in the tree.
-        to_node(unsafe { (*node.as_ptr()).node.rb_left })
-    }
-
-    #[inline]
-    fn right(&self, node: Node) -> Option<Node> {
-        // SAFETY: `node` is in the tree or in the run.
-        to_node(unsafe { (*node.as_ptr()).node.rb_right })
-    }
-
-    #[inline]
-    fn set_left(&mut self, node: Node, left: Option<Node>) {
-        // SAFETY: `node` is in the tree.
-        unsafe { (*node.as_ptr()).node.rb_left = to_rb(left) };
-    }
-
-    #[inline]
-    fn set_right(&mut self, node: Node, right: Option<Node>) {
-        // SAFETY: `node` is in the tree or in the run.
-        unsafe { (*node.as_ptr()).node.rb_right = to_rb(right) };
-    }
-
-    #[inline]
-    fn mapping(&self, node: Node) -> Mapping {
-        // SAFETY: `node` is in the tree or in the run.
-        let mapping = unsafe { node.as_ref() };
-        Mapping {
-            gfn: mapping.gfn,
-            nr_pages: mapping.nr_pages_nc & ((1 << 48) - 1),
-        }
-    }
-
-    #[inline]
-    fn max_run(&self) -> u64 {
-        self.max_run
-    }
-
-    fn release(&mut self, first: Node, gfn: u64, nr_pages: u64) -> u64 {
-        // SAFETY: `first` starts a list of mappings in a row.
-        unsafe { bindings::kvm_s2_pkvm_release(self.kvm, first.as_ptr(), gfn, nr_pages) }
-    }
-
-    #[inline]
-    unsafe fn settle(&mut self, node: Node, fate: Fate) {
-        match fate {
-            Fate::Released => {
-                if self.batch.push(node.as_ptr(), 0) {
-                    self.settle_batch();
-                }
-            }
-            Fate::Stuck => {
-                let report = !core::mem::replace(&mut self.reported, true);
-                // SAFETY: EL2 kept the mapping's pages, and nothing points to the node.
-                unsafe { bindings::kvm_s2_pkvm_keep(self.kvm, node.as_ptr(), report) }
-            }
-        }
-    }
-
-    fn flush(&mut self) {
-        self.settle_batch();
-    }
-}
-
 /// Time between two chances to schedule.
 struct Stretch {
     since: u64,
@@ -318,16 +217,16 @@ fn report(figures: &mut bindings::kvm_s2_figures, done: &Destroyed, stretch: u64
     figures.max_stretch_ns = stretch;
 }
 
-/// Destroys an unlinked stage-2 that the host walks, and frees its root.
+/// Hands an unlinked stage-2 that the host walks to `destroy`, and fills in what came of it.
 ///
 /// # Safety
 ///
-/// - `tables` describes such a stage-2, which nobody else can reach, and `figures` is valid.
-/// - The caller may sleep.
-#[export]
-pub unsafe extern "C" fn kvm_s2_destroy_tables(
+/// - The requirements of [`kvm_s2_destroy_tables`].
+#[inline]
+unsafe fn with_tables(
     tables: *const bindings::kvm_s2_tables,
     figures: *mut bindings::kvm_s2_figures,
+    destroy: impl FnOnce(&mut TableBackend<'_, KernelTables>, &Geometry) -> (Destroyed, u64),
 ) {
     // SAFETY: Both are valid, and nobody else uses them during the call.
     let (tables, figures) = unsafe { (&*tables, &mut *figures) };
@@ -350,7 +249,7 @@ pub unsafe extern "C" fn kvm_s2_destroy_tables(
     };
     // SAFETY: By the requirements of this function.
     let mut backend = unsafe { TableBackend::new(ops, geometry, Table::new(root.cast())) };
-    let (done, stretch) = run(&mut backend, &geometry, TABLE_BUDGET);
+    let (done, stretch) = destroy(&mut backend, &geometry);
 
     report(figures, &done, stretch);
     figures.tables = done.tables;
@@ -359,6 +258,34 @@ pub unsafe extern "C" fn kvm_s2_destroy_tables(
     // No hardware walker can reach an unlinked tree, so nothing is invalidated.
     figures.tlbis = 0;
 }
+
+/// Destroys an unlinked stage-2 that the host walks, and frees its root.
+///
+/// # Safety
+///
+/// - `tables` describes such a stage-2, which nobody else can reach, and `figures` is valid.
+/// - The caller may sleep.
+#[no_mangle]
+pub unsafe extern "C" fn kvm_s2_destroy_tables(
+    tables: *const bindings::kvm_s2_tables,
+    figures: *mut bindings::kvm_s2_figures,
+) {
+    // SAFETY: By the requirements of this function.
+    unsafe {
+        with_tables(tables, figures, |backend, geometry| {
+            run(backend, geometry, TABLE_BUDGET)
+        });
+    }
+}
+
+// C declares the same type.
+const _: () = {
+    let _ = if true {
+        bindings::kvm_s2_destroy_tables
+    } else {
+        kvm_s2_destroy_tables
+    };
+};
 
 fn table_geometry(tables: &bindings::kvm_s2_tables) -> Option<Geometry> {
     let output = if tables.lpa2 {
@@ -371,50 +298,6 @@ fn table_geometry(tables: &bindings::kvm_s2_tables) -> Option<Geometry> {
         tables.ia_bits,
         Level::new(tables.start_level)?,
         output,
-    )
-    .ok()
-}
-
-/// Destroys the unlinked mappings of a guest of a protected host.
-///
-/// # Safety
-///
-/// - `mappings` describes the mapping tree of a VM that EL2 knows to be dying, which nobody else
-///   can reach, and `figures` is valid.
-/// - The caller may sleep.
-#[export]
-pub unsafe extern "C" fn kvm_s2_destroy_mappings(
-    mappings: *const bindings::kvm_s2_mappings,
-    figures: *mut bindings::kvm_s2_figures,
-) {
-    // SAFETY: Both are valid, and nobody else uses them during the call.
-    let (mappings, figures) = unsafe { (&*mappings, &mut *figures) };
-    let Some(geometry) = mapping_geometry(mappings) else {
-        pr_err!("not a stage-2, left alone\n");
-        figures.leaked = 1;
-        return;
-    };
-
-    let ops = KernelMappings {
-        kvm: mappings.kvm,
-        max_run: u64::from(mappings.max_run),
-        batch: Batch::new(),
-        reported: false,
-    };
-    // SAFETY: By the requirements of this function.
-    let mut backend = unsafe { PkvmBackend::new(ops, geometry, to_node(mappings.root)) };
-    let (done, stretch) = run(&mut backend, &geometry, mappings.budget);
-    report(figures, &done, stretch);
-}
-
-/// EL2 walks the tables of a protected host's guests; of their shape only the size matters here.
-fn mapping_geometry(mappings: &bindings::kvm_s2_mappings) -> Option<Geometry> {
-    let granule = Granule::from_page_shift(mappings.page_shift)?;
-    Geometry::new(
-        granule,
-        mappings.ia_bits,
-        Level::FIRST,
-        OutputAddress::Standard,
     )
     .ok()
 }

@@ -66,7 +66,7 @@ static void kvm_s2_add(const struct kvm_s2_figures *figures)
 void kvm_s2_begin(struct kvm_s2_run *run)
 {
 	trace_kvm_s2_destroy_begin(run);
-	if (run->pkvm)
+	if (kvm_s2_el2_maps())
 		kvm_s2_pkvm_begin(run->kvm);
 	run->start = kvm_s2_clock();
 }
@@ -77,7 +77,7 @@ void kvm_s2_end(struct kvm_s2_run *run, struct kvm_s2_figures *figures)
 
 	scoped_guard(spinlock, &kvm_s2_lock) {
 		run->seq = ++kvm_s2_destroys;
-		if (run->pkvm)
+		if (kvm_s2_el2_maps())
 			kvm_s2_pkvm_end(run->kvm, run->seq, figures);
 		kvm_s2_total_ns += run->ns;
 		kvm_s2_last_run = *run;

@@ -5,6 +5,8 @@
 #include <linux/string.h>
 #include <linux/types.h>
 
+#include <asm/virt.h>
+
 #include "s2_destroy.h"
 
 struct kvm;
@@ -59,9 +61,16 @@ void kvm_s2_end(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 void kvm_s2_late_call(u64 seq, u64 ns);
 void kvm_s2_last_figures(struct kvm_s2_run *run, struct kvm_s2_figures *figures);
 
+/* Whether EL2 has the tables of guests, and not the host. */
+static inline bool kvm_s2_el2_maps(void)
+{
+	return IS_ENABLED(CONFIG_KVM_S2_PKVM) && is_protected_kvm_enabled();
+}
+
 /* s2_destroy.c */
 enum kvm_s2_impl kvm_s2_impl(void);
 void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run);
+struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt);
 void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
 void kvm_s2_calm_allocator(const struct page *freed);
 

@@ -38,6 +38,7 @@ pub(crate) fn supported(env: &Env, spec: &Spec) -> Result<u32> {
                 "protected guests need a host booted with kvm-arm.mode=protected".into(),
             ));
         }
+        host::knows_protected_guests()?;
         host::allow_locking(spec.size)?;
     }
     let limit = host::ipa_limit(&env.kvm);
@@ -69,7 +70,7 @@ pub(crate) fn row(env: &Env, spec: &Spec) -> Result<Row> {
         &destroy.clone().unwrap_or_default(),
     );
     match destroy {
-        Some(destroy) => check_figures(env, spec, &destroy)?,
+        Some(destroy) => check_figures(spec, &destroy)?,
         None if spec.backing == Backing::Kernel => {
             return Err(Stop::Fail("the module left no figures in debugfs".into()));
         }
@@ -82,7 +83,7 @@ pub(crate) fn row(env: &Env, spec: &Spec) -> Result<Row> {
 }
 
 /// Checks what the kernel counted against what was asked of it.
-fn check_figures(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
+fn check_figures(spec: &Spec, destroy: &Destroy) -> Result<()> {
     let (ran, asked) = (destroy.word("impl"), stats::current_impl());
     if ran != Some(&asked) {
         return Err(Stop::Fail(format!("{asked} was chosen, {ran:?} ran")));
@@ -90,7 +91,7 @@ fn check_figures(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
     if let Some(n @ 1..) = destroy.figure("leaked") {
         return Err(Stop::Fail(format!("the kernel says {n} tables leaked")));
     }
-    check_place(env, spec, destroy)?;
+    check_place(spec, destroy)?;
     let there = match (spec.order, spec.backing, spec.guest) {
         (_, Backing::Kernel, _) => return Ok(()),
         // Its memory is pinned: unmapping it takes nothing from the guest.
@@ -107,9 +108,9 @@ fn check_figures(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
 
 /// Checks that the destroy held up nobody: not inside the MMU notifier's release, unless EL2 had
 /// to give pages back that were about to be freed.
-fn check_place(env: &Env, spec: &Spec, destroy: &Destroy) -> Result<()> {
+fn check_place(spec: &Spec, destroy: &Destroy) -> Result<()> {
     let memory_first = spec.order == Order::Sigkill && spec.backing != Backing::Kernel;
-    let inside = env.mode == Mode::Protected && spec.guest == Kind::Normal;
+    let inside = destroy.word("backend") == Some("pkvm") && spec.guest == Kind::Normal;
     let want = u64::from(memory_first && !inside);
     match destroy.figure("deferred") {
         Some(deferred) if destroy.word("impl") == Some("rust") && deferred != want => {
