@@ -142,8 +142,9 @@ selected() {
 
 # The verdict: one bound for all rows with --max, else the file of limits.
 report() {
-	local options=(--kernel "$release" --metric "$metric" --svg "$OUT/destroy.svg")
+	local fact options=(--kernel "$release" --metric "$metric" --svg "$OUT/destroy.svg")
 	options+=(--json "${json:-$OUT/destroy.json}")
+	for fact in "${facts[@]}"; do options+=(--host "$fact"); done
 	if [[ -n $max ]]; then
 		options+=(--max "$max")
 	elif ((!local)); then

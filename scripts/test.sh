@@ -51,7 +51,7 @@ step_clippy() {
 }
 
 step_cargo_test() { "$cargo" test --workspace; }
-step_shellcheck() { find scripts .ci -type f \( -name '*.sh' -o -name run \) -exec shellcheck {} +; }
+step_shellcheck() { find scripts selftests .ci -type f \( -name '*.sh' -o -name run \) -exec shellcheck {} +; }
 
 step_kernel() { scripts/kernel.sh --config bench; }
 step_integrate() { scripts/test-integrate.sh "$(scripts/kernel.sh --print src)"; }

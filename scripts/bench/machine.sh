@@ -8,6 +8,7 @@
 S2REPORT=''     # the program that reads rows
 image=''        # kernel to boot
 release=''      # its name in the results
+facts=()        # what else is known of the machine
 COMPONENT=/sys/module/kvm_s2/parameters/impl # what a kernel with it has
 real_seconds=3600 # a boot that takes longer counts as hung
 
@@ -16,7 +17,7 @@ real_seconds=3600 # a boot that takes longer counts as hung
 native() {
 	local cargo target=${CARGO_TARGET_DIR:-$CACHE/target}
 	if [[ ! -f $ROOT/Cargo.toml ]]; then
-		command -v "$2" || die "no $2 in PATH"
+		PATH=$ROOT/kvm_s2:$PATH command -v "$2" || die "no $2 in PATH"
 		return
 	fi
 	cargo=$(find_cargo) || die "no cargo >= $RUST_FLOOR to build $2 with; run scripts/setup.sh"
@@ -41,6 +42,20 @@ running_mode() {
 	esac
 }
 
+# What a figure in nanoseconds means nothing without, as NAME=WORDS.
+host_facts() {
+	local cpu=/sys/devices/system/cpu name governor
+	name=$({ lscpu | sed -n 's/^Model name: *//p' | paste -sd,; } 2>/dev/null) || name=
+	[[ -n $name && $name != - ]] ||
+		name="MIDR_EL1 $(cat $cpu/cpu0/regs/identification/midr_el1 2>/dev/null || echo unknown)"
+	governor=$(cat $cpu/cpu*/cpufreq/scaling_governor 2>/dev/null | sort -u | paste -sd,) || governor=
+	echo "cpu=$name, $(nproc) online"
+	echo "kernel=$(uname -srvm)"
+	echo "governor=${governor:-none}"
+	echo "mode=$(running_mode)"
+	echo "component=$([[ -e $COMPONENT ]] && echo present || echo absent)"
+}
+
 prepare_local() {
 	local program
 	[[ $(uname -m) == aarch64 ]] || die "--local measures this machine, and it is $(uname -m)," \
@@ -52,6 +67,7 @@ prepare_local() {
 	PATH=$(dirname "$program"):$PATH
 	release=$(uname -r)
 	modes=("$(running_mode)")
+	mapfile -t facts < <(host_facts)
 	[[ -e $COMPONENT ]] || {
 		say "this kernel is without the component: only its own code is measured"
 		impls=current

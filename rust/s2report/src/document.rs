@@ -5,6 +5,7 @@
 use crate::row::Row;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Version of the document's layout.
@@ -29,6 +30,9 @@ pub enum ReadError {
         /// What is wrong there.
         what: String,
     },
+    /// `host` is no object of words.
+    #[error("host: {0}")]
+    Host(String),
     /// The document is of another layout.
     #[error("schema {0} is not known here (this program knows {SCHEMA})")]
     Schema(Value),
@@ -41,6 +45,9 @@ pub struct Document {
     pub schema: u32,
     /// Release of the measured kernel; null when nobody said.
     pub kernel: Option<String>,
+    /// What else is known of the machine, such as its CPU: words by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub host: BTreeMap<String, String>,
     /// The rows in the order in which they were measured.
     pub rows: Vec<Row>,
 }
@@ -51,6 +58,7 @@ impl Document {
         Document {
             schema: SCHEMA,
             kernel,
+            host: BTreeMap::new(),
             rows,
         }
     }
@@ -81,7 +89,14 @@ impl Document {
         let rows = rows.into_iter().enumerate().map(|(i, value)| {
             Row::from_value(value).map_err(|what| ReadError::Row { row: i + 1, what })
         });
-        Ok(Document::new(kernel, rows.collect::<Result<_, _>>()?))
+        let host = match value["host"].take() {
+            Value::Null => BTreeMap::new(),
+            host => serde_json::from_value(host).map_err(|e| ReadError::Host(e.to_string()))?,
+        };
+        Ok(Document {
+            host,
+            ..Document::new(kernel, rows.collect::<Result<_, _>>()?)
+        })
     }
 }
 

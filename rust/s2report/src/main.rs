@@ -7,6 +7,7 @@ use s2report::document::Document;
 use s2report::limits::{self, Limit, Verdict};
 use s2report::metric::Metric;
 use s2report::{svg, table};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,9 @@ struct Cli {
     /// Release of the measured kernel, where the input does not say.
     #[arg(long, value_name = "RELEASE")]
     kernel: Option<String>,
+    /// Something to remember about the measured machine (may be repeated).
+    #[arg(long, value_name = "NAME=WORDS", value_parser = name_and_words)]
+    host: Vec<(String, String)>,
     /// The compared figure.
     #[arg(long, value_enum, default_value_t = Metric::DestroyInsns)]
     metric: Metric,
@@ -90,13 +94,24 @@ fn run(cli: &Cli) -> Result<u8, String> {
 
 fn read_all(cli: &Cli) -> Result<Document, String> {
     let mut kernel = cli.kernel.clone();
+    let mut host: BTreeMap<String, String> = BTreeMap::new();
     let mut rows = Vec::new();
     for path in &cli.files {
         let document = Document::parse(&read(path)?).map_err(|e| at(path, e))?;
         kernel = kernel.or(document.kernel);
+        host.extend(document.host);
         rows.extend(document.rows);
     }
-    Ok(Document::new(kernel, rows))
+    host.extend(cli.host.iter().cloned());
+    Ok(Document {
+        host,
+        ..Document::new(kernel, rows)
+    })
+}
+
+fn name_and_words(text: &str) -> Result<(String, String), String> {
+    let (name, words) = text.split_once('=').ok_or("not NAME=WORDS")?;
+    Ok((name.to_owned(), words.to_owned()))
 }
 
 fn judge(limits: &[Limit], document: &Document) -> u8 {

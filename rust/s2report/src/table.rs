@@ -37,6 +37,13 @@ pub fn render(document: &Document, metric: Metric) -> String {
 
     let kernel = document.kernel.as_deref().unwrap_or("(release not given)");
     let mut text = format!("kernel {kernel}: {metric}, in {}\n\n", metric.unit());
+    if !document.host.is_empty() {
+        let facts = document
+            .host
+            .iter()
+            .map(|(name, words)| format!("{name}: {words}\n"));
+        text.insert_str(text.len() - 1, &facts.collect::<String>());
+    }
     text += &align(&head, &widths);
     for (i, line) in lines.iter().enumerate() {
         if i > 0 && pairs[i].key.mode != pairs[i - 1].key.mode {

@@ -278,3 +278,24 @@ fn an_unknown_metric_is_answered_with_the_known_ones() {
         stderr(&output)
     );
 }
+
+#[test]
+fn the_machine_is_remembered_beside_the_figures() {
+    let json = scratch("host.json");
+    let words = [
+        "--host",
+        "cpu=Neoverse-N1",
+        "--host",
+        "governor=performance",
+    ];
+    let args = [&words[..], &["--json", json.to_str().unwrap()]].concat();
+    let output = run(&golden("rows.jsonl"), &args);
+    assert!(stdout(&output).contains("cpu: Neoverse-N1\ngovernor: performance\n\n"));
+
+    // A document hands it on.
+    let document = fs::read_to_string(json).unwrap();
+    assert!(stdout(&run(&document, &[])).contains("cpu: Neoverse-N1\n"));
+    let bad = document.replace("\"Neoverse-N1\"", "1");
+    assert!(stderr(&run(&bad, &[])).contains("host"));
+    assert_eq!(run("", &["--host", "cpu"]).status.code(), Some(2));
+}
