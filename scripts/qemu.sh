@@ -23,6 +23,8 @@ or kmemleak report on the console makes that 1; a machine that hangs, 124.
   --append ARGS   further kernel parameters
   --timeout SEC   real time until the boot counts as hung (default 600)
   --log FILE      keep the whole console here (default $OUT/console-MODE.log)
+  --expect REGEX  a WARNING line that matches is wanted, not trouble, and a boot
+                  without one fails
   --no-icount     let the clock run freely instead of counting instructions
   --console       show the kernel's own lines too
   --quiet         no progress
@@ -34,7 +36,7 @@ Example:
 EOF_USAGE
 }
 
-mode='' image='' initrd='' append='' log=''
+mode='' image='' initrd='' append='' log='' expect=''
 mem=4G
 cpus=1
 limit=600
@@ -51,12 +53,13 @@ while (($#)); do
 	--append) append=$(value_of "$@"); shift ;;
 	--timeout) limit=$(value_of "$@"); shift ;;
 	--log) log=$(value_of "$@"); shift ;;
+	--expect) expect=$(value_of "$@"); shift ;;
 	--no-icount) icount=() ;;
 	--console) console=1 ;;
 	--quiet) quiet=1 ;;
 	-h | --help) usage; exit ;;
 	*) misuse "unknown option '$1'; valid: --mode --image --initrd --mem --cpus --append" \
-		"--timeout --log --no-icount --console --quiet --help" ;;
+		"--timeout --log --expect --no-icount --console --quiet --help" ;;
 	esac
 	shift
 done
@@ -95,10 +98,17 @@ boot() {
 
 code=''
 troubles=0
+expected=0
 console_line() {
 	local line=${1%$'\r'}
 	printf '%s\n' "$line" >> "$log"
-	if [[ $line =~ $stamp.*($trouble) ]]; then troubles=$((troubles + 1)); fi
+	if [[ $line =~ $stamp.*($trouble) ]]; then
+		if [[ -n $expect && $line =~ $expect ]]; then
+			expected=$((expected + 1))
+		else
+			troubles=$((troubles + 1))
+		fi
+	fi
 	if [[ $line =~ ^$stamp ]]; then
 		((!console)) || printf '%s\n' "$line"
 	elif [[ $line == 'KVM_S2_EXIT '* ]]; then
@@ -155,6 +165,9 @@ elif ((hung)); then
 	say "the machine ($mode) did not finish within $limit s"
 	tail_of_console 25
 	exit 124
+elif [[ -n $expect ]] && ((!expected)); then
+	say "the machine ($mode) did not warn as it should: $expect"
+	exit 1
 elif [[ ! $code =~ ^[0-9]+$ ]]; then
 	say "the machine ($mode) stopped without reporting a result"
 	tail_of_console 25
