@@ -5,10 +5,13 @@
 #   make bench ARGS="--quick --mode nvhe"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench neighbour test kernel kunit selftests matrix integrate clean
+.PHONY: help setup bench neighbour test kernel kunit selftests matrix latency package integrate clean
+
+# KERNEL=6.12 is short for ARGS="--kernel 6.12".
+override ARGS := $(if $(KERNEL),--kernel $(KERNEL)) $(ARGS)
 
 help: ## this text
-	@echo "usage: make TARGET [ARGS=\"options of the script behind it\"]"
+	@echo "usage: make TARGET [KERNEL=6.12] [ARGS=\"options of the script behind it\"]"
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
 	@echo
@@ -38,6 +41,12 @@ selftests: ## the kselftest programs in a booted machine, in all three modes
 
 matrix: ## every page size and width of guest addresses, upstream against ours
 	@scripts/matrix.sh $(ARGS)
+
+latency: ## who waits while a stage-2 is destroyed, on Linux 6.12 without preemption
+	@scripts/latency.sh $(ARGS)
+
+package: ## one archive for an arm64 host: static selftests, bench, instructions
+	@scripts/package.sh $(ARGS)
 
 integrate: ## put the component into your own kernel tree: KSRC=dir, ARGS=--revert
 	@test -n "$(KSRC)" || { echo "name the tree: make integrate KSRC=~/linux" >&2; exit 2; }

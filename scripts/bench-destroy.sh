@@ -13,6 +13,8 @@ set -euo pipefail
 # shellcheck source=scripts/bench/tree.sh
 . "$ROOT/scripts/bench/tree.sh"
 
+out='' # where results go, when that was said
+
 usage() {
 	cat <<EOF_USAGE
 Usage: scripts/bench-destroy.sh [options]
@@ -43,7 +45,7 @@ What to do with it
   --metric F     figure in the table and the picture (default destroy_insns):
                  ${METRICS[*]:0:7}
                  ${METRICS[*]:7}
-  --out DIR      where results go (default $OUT)
+  --out DIR      where results go (default $OUT, or $OUT/V with --kernel V)
   --json FILE    where the JSON goes (default destroy.json in --out)
   --max N        no limits but this one, on --metric of all rows: exit 0 when no
                  row is past it, 1 when one is, 125 when that cannot be told
@@ -108,7 +110,7 @@ take() {
 	--metric) one_of metric "$2" "${METRICS[@]}"; metric=$2 ;;
 	--max) [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || misuse "--max '$2' is not a number"
 		max=$2 ;;
-	--out) OUT=$2 ;;
+	--out) out=$2 ;;
 	--json) [[ -d $(dirname "$2") ]] || misuse "--json '$2': no such directory"
 		json=$2 ;;
 	--tree) [[ -d $2 ]] || misuse "--tree '$2': no such directory"
@@ -162,6 +164,8 @@ main() {
 	judged=0
 	trap '((judged)) || [[ -z $max ]] || exit 125' EXIT
 	metric=${metric:-$(usual_metric)}
+	[[ $kernel == "${KERNELS[0]}" ]] || OUT+=/$kernel
+	OUT=${out:-$OUT}
 	mkdir -p "$OUT" || die "cannot write to $OUT; choose another place with --out"
 	rows=$OUT/rows.jsonl
 	: > "$rows"

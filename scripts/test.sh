@@ -15,12 +15,14 @@ Runs every check, or only the steps named, one line each. The last line counts
 them; the exit code is 1 when one failed. What a step printed is in
 $OUT/test/STEP.log
 
+  --kernel V only the steps that are about this kernel: ${KERNELS[*]}
   --list     show the steps
   --help     this text
 
 Examples:
   scripts/test.sh
   scripts/test.sh clippy kunit-protected
+  scripts/test.sh --kernel 6.12
 EOF_USAGE
 }
 
@@ -29,7 +31,8 @@ EOF_USAGE
 STEPS=(fmt clippy cargo-test shellcheck kernel integrate selftests-build)
 for mode in "${MODES[@]}"; do STEPS+=("kunit-$mode"); done
 for mode in "${MODES[@]}"; do STEPS+=("selftests-$mode"); done
-STEPS+=(bench)
+STEPS+=(bench package)
+STEPS+=(kernel-6.12 integrate-6.12 kunit-6.12 selftests-6.12 bench-6.12 latency-6.12)
 
 skip() { printf '%s\n' "$*"; exit 4; }
 
@@ -64,6 +67,14 @@ step_selftests_vhe() { scripts/selftests.sh --mode vhe; }
 step_selftests_nvhe() { scripts/selftests.sh --mode nvhe; }
 step_selftests_protected() { scripts/selftests.sh --mode protected; }
 step_bench() { scripts/bench-destroy.sh --quick --out "$OUT/test/bench"; }
+step_package() { scripts/test-package.sh; }
+
+step_kernel_6.12() { scripts/kernel.sh --kernel 6.12; }
+step_integrate_6.12() { scripts/test-integrate.sh "$(scripts/kernel.sh --kernel 6.12 --print src)"; }
+step_kunit_6.12() { scripts/kunit.sh --kernel 6.12; }
+step_selftests_6.12() { scripts/selftests.sh --kernel 6.12 --mode protected; }
+step_bench_6.12() { scripts/bench-destroy.sh --kernel 6.12 --quick --out "$OUT/test/bench-6.12"; }
+step_latency_6.12() { scripts/latency.sh; }
 
 # run STEP - one line: verdict, seconds, name and, where it helps, the reason.
 run() {
@@ -88,12 +99,24 @@ run() {
 	esac
 }
 
+# steps_of SERIES - those of its kernel; the usual one's have no series in the name.
+steps_of() {
+	case $1 in
+	"${KERNELS[0]}") printf '%s\n' kernel integrate {kunit,selftests}-{vhe,nvhe,protected} bench package ;;
+	*) printf '%s\n' "${STEPS[@]}" | grep -- "-$1\$" ;;
+	esac
+}
+
 chosen=()
 while (($#)); do
 	case $1 in
 	--list) printf '%s\n' "${STEPS[@]}"; exit ;;
 	-h | --help) usage; exit ;;
-	-*) misuse "unknown option '$1'; valid: --list --help" ;;
+	--kernel)
+		kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"
+		mapfile -t chosen < <(steps_of "$kernel")
+		shift ;;
+	-*) misuse "unknown option '$1'; valid: --kernel --list --help" ;;
 	*) one_of step "$1" "${STEPS[@]}"; chosen+=("$1") ;;
 	esac
 	shift

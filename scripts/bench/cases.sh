@@ -49,13 +49,17 @@ protected_cases() {
 	END
 }
 
+# host_walks MODE - whether the host has the tables of guests, and not EL2. Until
+# Linux 7 a protected host has them too.
+host_walks() { [[ $1 != protected || ${release:-$kernel} == [0-6].* ]]; }
+
 chosen() { [[ -z $1 || $1 == "$2" ]]; }
 
 # cases_of MODE - the lines left by --case, --backing, --order and --guest, with
 # --size and --ipa put in. What becomes equal by that is run once.
 cases_of() {
 	local name size ipa backing order guest
-	if [[ $1 == protected ]]; then protected_cases; else ordinary_cases; fi |
+	if host_walks "$1"; then ordinary_cases; else protected_cases; fi |
 		while read -r name size ipa backing order guest; do
 			chosen "$only_case" "$name" || continue
 			chosen "$only_backing" "$backing" || continue

@@ -177,6 +177,9 @@ impl Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut about: Vec<String> = Vec::new();
+        if !self.kernel.is_empty() {
+            about.push(format!("Linux {}", self.kernel));
+        }
         about.extend(self.modes.iter().map(Mode::to_string));
         about.extend(self.cases.iter().cloned());
         about.extend(self.backings.iter().map(Backing::to_string));
