@@ -7,6 +7,8 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/integrate/touched.sh
+. "$ROOT/scripts/integrate/touched.sh"
 
 usage() {
 	cat <<EOF_USAGE
@@ -24,20 +26,9 @@ case ${1:-} in
 '' | -*) misuse "which kernel tree?" ;;
 esac
 ksrc=$1
-series=$(sed -n 's/^VERSION = //p;s/^PATCHLEVEL = //p' "$ksrc/Makefile" | paste -sd.)
-edits=$ROOT/scripts/integrate/$series.edits
+edits=$(edits_of "$ksrc")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-
-# The tree's top Makefile and each file that an edit names.
-copy_tree() {
-	local file
-	mkdir -p "$1/arch/arm64/kvm"
-	{ echo Makefile; sed -n '/^without/d; s/^[a-z]*~\([^~]*\)~.*/\1/p' "$edits"; } | sort -u | while read -r file; do
-		mkdir -p "$1/$(dirname "$file")"
-		cp "$ksrc/$file" "$1/$file"
-	done
-}
 
 # The line that the series' destroy is hung on.
 call=$(awk -F'~' '$1 == "swap" && $2 ~ /mmu.c$/ { print $3 }' "$edits")
@@ -45,8 +36,7 @@ call=$(awk -F'~' '$1 == "swap" && $2 ~ /mmu.c$/ { print $3 }' "$edits")
 integrate() { "$ROOT/scripts/integrate.sh" "$@"; }
 expect_same() { diff -r "$1" "$2" >&2 || die "$3"; }
 
-copy_tree "$work/plain"
-integrate --revert "$work/plain"
+copy_touched "$ksrc" "$work/plain"
 cp -r "$work/plain" "$work/once"
 integrate "$work/once"
 cp -r "$work/once" "$work/twice"

@@ -2,7 +2,8 @@
 
 //! One stage-2 entry: its bits are looked at here and nowhere else.
 //!
-//! C header: [`arch/arm64/include/asm/kvm_pgtable.h`](srctree/arch/arm64/include/asm/kvm_pgtable.h);
+//! C header:
+//! [`arch/arm64/include/asm/kvm_pgtable.h`](srctree/arch/arm64/include/asm/kvm_pgtable.h);
 //! layout in Arm ARM D8.3.1.
 
 use crate::{

@@ -178,7 +178,7 @@ __u32 kvm_s2_put_tables(void *const *tables, const __u32 *counted, __u32 nr, boo
 	struct folio_batch batch;
 	__u32 i;
 
-	BUILD_BUG_ON(KVM_S2_BATCH > ARRAY_SIZE(batch.folios));
+	BUILD_BUG_ON(ARRAY_SIZE(batch.folios) < KVM_S2_BATCH);
 
 	folio_batch_init(&batch);
 	nr = min_t(__u32, nr, KVM_S2_BATCH);

@@ -77,7 +77,7 @@ bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run)
 	if (!kvm_s2_may_defer(kvm))
 		return false;
 
-	deferred = kmalloc(sizeof(*deferred), GFP_NOWAIT);
+	deferred = kmalloc_obj(*deferred, GFP_NOWAIT);
 	if (!deferred)
 		return false;
 	deferred->pgt = *pgt;

@@ -237,4 +237,5 @@ static struct kunit_suite s2_test_suite = {
 	.name		= "kvm_s2_pgtable",
 	.test_cases	= s2_test_cases,
 };
+
 kunit_test_suite(s2_test_suite);

@@ -2,6 +2,7 @@
 #ifndef __ARM64_KVM_S2_DESTROY_H__
 #define __ARM64_KVM_S2_DESTROY_H__
 
+#include <linux/compiler_attributes.h>
 #include <linux/kconfig.h>
 #include <linux/kvm_host.h>
 
@@ -9,8 +10,6 @@ struct kvm_pgtable;
 struct kvm_pgtable_mm_ops;
 
 typedef void (*kvm_s2_destroy_fn)(struct kvm_pgtable *pgt);
-
-#ifdef CONFIG_KVM_S2_RUST
 
 /**
  * struct kvm_s2_upstream - What arch/arm64/kvm/mmu.c keeps to itself
@@ -21,6 +20,8 @@ struct kvm_s2_upstream {
 	kvm_s2_destroy_fn		 destroy;
 	struct kvm_pgtable_mm_ops	*mm_ops;
 };
+
+#ifdef CONFIG_KVM_S2_RUST
 
 extern const struct kvm_s2_upstream kvm_s2_upstream;
 
@@ -52,7 +53,7 @@ s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d);
 #else
 
 #define KVM_S2_UPSTREAM(fn, ops)						\
-	struct kvm_s2_upstream
+	static const struct kvm_s2_upstream kvm_s2_upstream __maybe_unused = { (fn), (ops) }
 
 static inline void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 {

@@ -2,7 +2,7 @@
 #ifndef __ARM64_KVM_NVHE_DYING_H__
 #define __ARM64_KVM_NVHE_DYING_H__
 
-#include <asm/kvm_host.h>
+#include <linux/kvm_host.h>
 #include <asm/kvm_hyp.h>
 #include <asm/kvm_pgtable.h>
 
