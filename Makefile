@@ -5,10 +5,9 @@
 #   make bench ARGS="--quick --mode nvhe"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench neighbour test kernel kunit selftests matrix latency package integrate clean
+.PHONY: help setup bench neighbour test kernel kunit selftests matrix latency patches package integrate clean
 
-# KERNEL=6.12 is short for ARGS="--kernel 6.12".
-override ARGS := $(if $(KERNEL),--kernel $(KERNEL)) $(ARGS)
+series := $(if $(KERNEL),--kernel $(KERNEL))
 
 help: ## this text
 	@echo "usage: make TARGET [KERNEL=6.12] [ARGS=\"options of the script behind it\"]"
@@ -19,31 +18,34 @@ help: ## this text
 	@echo "Build output is in $${KVM_S2_CACHE:-$${XDG_CACHE_HOME:-~/.cache}/kvm_s2} (KVM_S2_CACHE moves it)."
 
 setup: ## install what is missing; the others do it by themselves
-	@scripts/setup.sh $(ARGS)
+	@scripts/setup.sh $(series) $(ARGS)
 
 bench: ## the main job: upstream against ours, table, destroy.json, destroy.svg
-	@scripts/bench-destroy.sh $(ARGS)
+	@scripts/bench-destroy.sh $(series) $(ARGS)
 
 neighbour: ## the close of a small VM while a large one dies, upstream against ours
 	@scripts/bench-neighbour.sh $(ARGS)
 
 test: ## every check, from formatting to booted machines, in all three modes
-	@scripts/test.sh $(ARGS)
+	@scripts/test.sh $(series) $(ARGS)
 
 kernel: ## build the kernel (ARGS="--kernel 6.12 --config debug")
-	@scripts/kernel.sh $(ARGS)
+	@scripts/kernel.sh $(series) $(ARGS)
 
 kunit: ## the component's KUnit tests in a booted kernel, in all three modes
-	@scripts/kunit.sh $(ARGS)
+	@scripts/kunit.sh $(series) $(ARGS)
 
 selftests: ## the kselftest programs in a booted machine, in all three modes
-	@scripts/selftests.sh $(ARGS)
+	@scripts/selftests.sh $(series) $(ARGS)
 
 matrix: ## every page size and width of guest addresses, upstream against ours
 	@scripts/matrix.sh $(ARGS)
 
 latency: ## who waits while a stage-2 is destroyed, on Linux 6.12 without preemption
 	@scripts/latency.sh $(ARGS)
+
+patches: ## the change as git format-patch series, one for each kernel
+	@scripts/patches.sh $(series) $(ARGS)
 
 package: ## one archive for an arm64 host: static selftests, bench, instructions
 	@scripts/package.sh $(ARGS)

@@ -44,8 +44,11 @@ while (($#)); do
 	esac
 	shift
 done
-git var GIT_AUTHOR_IDENT > /dev/null 2>&1 ||
+ident=$(git -C "$ROOT" var GIT_COMMITTER_IDENT 2> /dev/null) ||
 	die "patches are signed off: set user.name and user.email with git config"
+email=${ident#*<}
+export GIT_AUTHOR_NAME=${ident%% <*} GIT_AUTHOR_EMAIL=${email%%>*}
+export GIT_COMMITTER_NAME=$GIT_AUTHOR_NAME GIT_COMMITTER_EMAIL=$GIT_AUTHOR_EMAIL
 
 # paths_of GROUP - its patterns, one a line; message_of - what comes after them.
 paths_of() { sed '/^$/,$d' "$ROOT/scripts/patches/$1"; }
@@ -123,8 +126,6 @@ write_series() {
 	cp -r "$tree" "$whole"
 	"$ROOT/scripts/integrate.sh" "$whole"
 	git -C "$tree" init -q
-	git -C "$tree" config user.name "$(git -C "$ROOT" config user.name)"
-	git -C "$tree" config user.email "$(git -C "$ROOT" config user.email)"
 	git -C "$tree" add -A
 	git -C "$tree" commit -qm "Linux $series"
 	for group in "$ROOT"/scripts/patches/[0-9]-*; do add_group "$(basename "$group")"; done

@@ -79,6 +79,7 @@ wanted_packages() {
 		initramfs cpio
 		emulation qemu-system-arm
 		checks shellcheck
+		patches git patch
 	END
 	[[ -n $cargo ]] || printf '%s cargo-%s-or-newer\n' "cargo$web" "$RUST_FLOOR" \
 		"rustfmt$web" "$RUST_FLOOR" "rust$web-clippy" "$RUST_FLOOR"

@@ -88,6 +88,9 @@ build_each() {
 	rm -rf "$tree" "$CACHE/build/patches-$series"-{off,on}
 }
 
+# Whose name is under them does not matter here.
+git -C "$ROOT" var GIT_COMMITTER_IDENT > /dev/null 2>&1 ||
+	export GIT_COMMITTER_NAME=kvm_s2 GIT_COMMITTER_EMAIL=kvm_s2@localhost
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for series in "${kernels[@]}"; do

@@ -31,7 +31,7 @@ EOF_USAGE
 STEPS=(fmt clippy cargo-test shellcheck kernel integrate selftests-build)
 for mode in "${MODES[@]}"; do STEPS+=("kunit-$mode"); done
 for mode in "${MODES[@]}"; do STEPS+=("selftests-$mode"); done
-STEPS+=(bench package)
+STEPS+=(bench package patches)
 STEPS+=(kernel-6.12 integrate-6.12 kunit-6.12 selftests-6.12 bench-6.12 latency-6.12)
 
 skip() { printf '%s\n' "$*"; exit 4; }
@@ -68,6 +68,7 @@ step_selftests_nvhe() { scripts/selftests.sh --mode nvhe; }
 step_selftests_protected() { scripts/selftests.sh --mode protected; }
 step_bench() { scripts/bench-destroy.sh --quick --out "$OUT/test/bench"; }
 step_package() { scripts/test-package.sh; }
+step_patches() { scripts/setup.sh --kernel 6.12; scripts/test-patches.sh; }
 
 step_kernel_6.12() { scripts/kernel.sh --kernel 6.12; }
 step_integrate_6.12() { scripts/test-integrate.sh "$(scripts/kernel.sh --kernel 6.12 --print src)"; }
