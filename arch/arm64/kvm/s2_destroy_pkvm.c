@@ -94,11 +94,11 @@ static u64 kvm_s2_pkvm_release_one(struct kvm *kvm, const struct pkvm_mapping *m
 	s64 ret;
 
 	if (kvm_vm_is_protected(kvm))
-		ret = kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_guest_page, handle,
-				       mapping->gfn);
+		ret = kvm_s2_timed_call(kvm, __pkvm_reclaim_dying_guest_page, handle,
+					mapping->gfn);
 	else
-		ret = kvm_s2_call_nvhe(kvm, __pkvm_host_unshare_guest, handle, mapping->gfn,
-				       (u64)mapping->nr_pages);
+		ret = kvm_s2_timed_call(kvm, __pkvm_host_unshare_guest, handle, mapping->gfn,
+					(u64)mapping->nr_pages);
 	return ret ? 0 : mapping->nr_pages;
 }
 
@@ -116,9 +116,9 @@ __u64 kvm_s2_pkvm_release(void *vm, const struct kvm_s2_mapping *first, __u64 gf
 	s64 done;
 
 	if (kvm_s2_use_runs()) {
-		done = kvm_s2_call_nvhe(kvm, __pkvm_release_dying_guest, kvm->arch.pkvm.handle,
-					gfn, kvm_s2_refuse_runs ? 0 : nr_pages,
-					kvm_s2_refuse_every);
+		done = kvm_s2_timed_call(kvm, __pkvm_release_dying_guest, kvm->arch.pkvm.handle,
+					 gfn, kvm_s2_refuse_runs ? 0 : nr_pages,
+					 kvm_s2_refuse_every);
 		if (done >= 0)
 			return done;
 		pr_warn_once("EL2 refuses runs of pages (%lld), going page by page\n", done);
@@ -148,7 +148,7 @@ static void kvm_s2_pkvm_fetch_tables(struct kvm *kvm, struct kvm_s2_figures *fig
 	if (!kvm_s2_use_runs())
 		return;
 
-	while ((nr = kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_tables, pkvm->handle)) > 0) {
+	while ((nr = kvm_s2_timed_call(kvm, __pkvm_reclaim_dying_tables, pkvm->handle)) > 0) {
 		tables += nr;
 		free_hyp_memcache(&pkvm->stage2_teardown_mc);
 		kvm_s2_pkvm_resched(&since, figures);
@@ -156,7 +156,7 @@ static void kvm_s2_pkvm_fetch_tables(struct kvm *kvm, struct kvm_s2_figures *fig
 	figures->tables = tables;
 
 	for (unsigned int i = 0; i < kvm->created_vcpus; i++) {
-		if (kvm_s2_call_nvhe(kvm, __pkvm_reclaim_dying_vcpu, pkvm->handle, i))
+		if (kvm_s2_timed_call(kvm, __pkvm_reclaim_dying_vcpu, pkvm->handle, i))
 			return;
 		free_hyp_memcache(&pkvm->stage2_teardown_mc);
 		free_hyp_memcache(&pkvm->teardown_mc);
@@ -206,14 +206,14 @@ void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node, bool report)
 
 	if (report)
 		pr_warn_ratelimited("EL2 keeps gfn %#llx, %llu page(s), and maybe others of this VM\n",
-			mapping->gfn, (u64)mapping->nr_pages);
+				    mapping->gfn, (u64)mapping->nr_pages);
 	if (!kvm_vm_is_protected(kvm) && pfn_valid(mapping->pfn)) {
 		for (u64 i = 0; i < mapping->nr_pages; i++)
 			get_page(pfn_to_page(mapping->pfn + i));
 	}
 	if (kvm_s2_use_runs())
-		kvm_s2_call_nvhe(kvm, __pkvm_forget_dying_guest, kvm->arch.pkvm.handle,
-				 mapping->gfn);
+		kvm_s2_timed_call(kvm, __pkvm_forget_dying_guest, kvm->arch.pkvm.handle,
+				  mapping->gfn);
 	kfree(mapping);
 }
 
@@ -236,10 +236,10 @@ void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures
 
 	/* From here on EL2 loads no vCPU of this VM, whatever the host asks for. */
 	if (pkvm_hyp_vm_is_created(kvm) && !kvm->arch.pkvm.is_dying) {
-		WARN_ON(kvm_s2_call_nvhe(kvm, __pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
+		WARN_ON(kvm_s2_timed_call(kvm, __pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
 		kvm->arch.pkvm.is_dying = true;
 	}
-	/* That flushed the VMID, and no page is invalidated after it, unless by upstream's calls. */
+	/* That flushed the VMID; after it only upstream's calls invalidate pages. */
 	if (kvm_s2_use_runs() && !kvm_s2_refuse_runs)
 		figures->tlbis = pkvm_hyp_vm_is_created(kvm);
 

@@ -21,7 +21,7 @@
 /* A block: memory in one piece, so that all of it can go in one run. */
 #define PKVM_TEST_PAGES		512
 #define PKVM_TEST_ORDER		9
-#define PKVM_TEST_GFN		(1ULL << 20)
+#define PKVM_TEST_GFN		BIT_ULL(20)
 
 enum pkvm_test_kind {
 	PKVM_TEST_SHARED,
@@ -227,7 +227,8 @@ static void pkvm_test_refusals(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, 0, kvm_call_hyp_nvhe(__pkvm_start_teardown_vm, handle));
 	vm.kvm->arch.pkvm.is_dying = true;
 	for (int i = 0; i < 3; i++) {
-		pkvm_handle_t none = (pkvm_handle_t[]){ 0, handle + 1, -1 }[i];
+		const pkvm_handle_t nobody[] = { 0, handle + 1, -1 };
+		pkvm_handle_t none = nobody[i];
 
 		KUNIT_EXPECT_EQ(test, pkvm_test_release(none, PKVM_TEST_GFN, 4), -EINVAL);
 		KUNIT_EXPECT_EQ(test,
@@ -419,4 +420,5 @@ static struct kunit_suite pkvm_test_suite = {
 	.init		= pkvm_test_init,
 	.test_cases	= pkvm_test_cases,
 };
+
 kunit_test_suite(pkvm_test_suite);

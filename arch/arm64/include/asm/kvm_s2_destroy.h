@@ -45,9 +45,9 @@ s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d);
  * kvm_call_hyp_nvhe() with one to four arguments, counted and timed in the VM's
  * arch.pkvm.el2. One CPU at a time does that for a VM.
  */
-#define kvm_s2_call_nvhe(kvm, f, ...)						\
-	__kvm_s2_call_nvhe(kvm, f, ##__VA_ARGS__, 0, 0, 0)
-#define __kvm_s2_call_nvhe(kvm, f, a, b, c, d, ...)				\
+#define kvm_s2_timed_call(kvm, f, ...)						\
+	__kvm_s2_timed_call(kvm, f, ##__VA_ARGS__, 0, 0, 0)
+#define __kvm_s2_timed_call(kvm, f, a, b, c, d, ...)				\
 	kvm_s2_call_el2(kvm, KVM_HOST_SMCCC_FUNC(f), a, b, c, d)
 
 #else
@@ -60,7 +60,11 @@ static inline void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn ups
 	upstream(pgt);
 }
 
-#define kvm_s2_call_nvhe(kvm, f, ...)	kvm_call_hyp_nvhe(f, ##__VA_ARGS__)
+#define kvm_s2_timed_call(kvm, f, ...)						\
+({										\
+	(void)(kvm);								\
+	kvm_call_hyp_nvhe(f, ##__VA_ARGS__);					\
+})
 
 #endif /* CONFIG_KVM_S2_RUST */
 

@@ -220,7 +220,7 @@ static u64 dying_reclaim_ptes(struct dying_window *window, kvm_pte_t *ptep, u64 
 
 /* Return: how many of @nr pages the host owns again, the first at the end of @path. */
 u64 dying_reclaim(struct pkvm_hyp_vm *vm, struct dying_path *path, kvm_pte_t *ptep,
-			 u64 nr, u32 *work)
+		  u64 nr, u32 *work)
 {
 	struct dying_window window = {};
 	u16 cleared = 0;
