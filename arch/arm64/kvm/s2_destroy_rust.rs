@@ -89,7 +89,8 @@ struct KernelTables {
     found: bindings::kvm_s2_found,
     leaked: u64,
     atomics: u64,
-    /// Whether the last batch calmed the page allocator.
+    /// Whether the last batch calmed the page allocator. The first one does not: a destroy of a few
+    /// tables would only wake what others have put off.
     calm: bool,
 }
 
@@ -245,7 +246,7 @@ unsafe fn with_tables(
         },
         leaked: 0,
         atomics: 0,
-        calm: false,
+        calm: true,
     };
     // SAFETY: By the requirements of this function.
     let mut backend = unsafe { TableBackend::new(ops, geometry, Table::new(root.cast())) };

@@ -10,6 +10,8 @@ use std::sync::Barrier;
 use std::thread;
 
 const THREADS: usize = 4;
+/// EL2 has room for 255 VMs (KVM_MAX_PVMS in arch/arm64/kvm/hyp/include/nvhe/pkvm.h).
+pub(crate) const MOST_AT_EL2: u32 = 200;
 
 /// Builds `count` guests, then closes them all from four threads that start together.
 pub(crate) fn end(kvm: &Kvm, count: u32) -> Result<()> {
