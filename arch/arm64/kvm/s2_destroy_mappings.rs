@@ -35,6 +35,8 @@ type Node = NonNull<bindings::kvm_s2_mapping>;
 struct KernelMappings {
     kvm: *mut c_void,
     max_run: u64,
+    /// Most mappings between two chances to schedule: a batch must not be larger.
+    budget: usize,
     batch: Batch<bindings::kvm_s2_mapping>,
     reported: bool,
 }
@@ -114,7 +116,7 @@ unsafe impl MappingOps for KernelMappings {
     unsafe fn settle(&mut self, node: Node, fate: Fate) {
         match fate {
             Fate::Released => {
-                if self.batch.push(node.as_ptr(), 0) {
+                if self.batch.push(node.as_ptr(), 0) || self.batch.len >= self.budget {
                     self.settle_batch();
                 }
             }
@@ -154,6 +156,7 @@ pub(crate) unsafe extern "C" fn kvm_s2_destroy_mappings(
     let ops = KernelMappings {
         kvm: mappings.kvm,
         max_run: u64::from(mappings.max_run),
+        budget: mappings.budget as usize,
         batch: Batch::new(),
         reported: false,
     };

@@ -39,7 +39,7 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
  * unpinned, at about 350 instructions each, and 1,200 where that frees them.
  */
 #define KVM_S2_BUDGET_SHARED	256
-#define KVM_S2_BUDGET_PROTECTED	32
+#define KVM_S2_BUDGET_PROTECTED	16
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 u64 kvm_s2_refuse_every;
