@@ -134,7 +134,7 @@ static void s2_test_mixed(struct kunit *test)
 {
 	struct s2_test *s2 = s2_test_start(test, s2_test_bits(test));
 	/* All at the lower end are one chunk, or each of the four blocks is one. */
-	u64 near = PMD_SIZE < kvm_granule_size(KVM_PGTABLE_MIN_BLOCK_LEVEL) ? 1 : 4;
+	u64 near = kvm_granule_size(KVM_PGTABLE_MIN_BLOCK_LEVEL) > PMD_SIZE ? 1 : 4;
 	struct kvm_s2_figures figures;
 
 	s2_test_map_pages(test, s2, 0, 3);

@@ -61,10 +61,13 @@ impl Test {
 
     /// Runs the test, and checks that the host is as it was.
     pub(crate) fn check(&self, env: &Env) -> Result<()> {
-        if self.has(Kind::Protected) && env.mode != Mode::Protected {
-            return Err(Stop::Skip(
-                "protected guests need a host booted with kvm-arm.mode=protected".into(),
-            ));
+        if self.has(Kind::Protected) {
+            if env.mode != Mode::Protected {
+                return Err(Stop::Skip(
+                    "protected guests need a host booted with kvm-arm.mode=protected".into(),
+                ));
+            }
+            host::knows_protected_guests()?;
         }
         let tables = meminfo::stage2_kib()?;
         let warned = host::has_warned();
