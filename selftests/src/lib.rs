@@ -3,11 +3,12 @@
 //! What the stage-2 destroy selftests are made of.
 //!
 //! Each module is one concept: a guest with an explicit order of release
-//! ([`vm`], [`ram`], [`vcpu`], [`payload`]), what the kernel says about it
+//! ([`vm`], [`ram`], [`vcpu`], [`payload`], [`holder`]), what the kernel says about it
 //! ([`meminfo`], [`stats`], [`host`], [`kmod`]), and how it is told
 //! ([`ktap`], [`row`], [`spec`]).
 
 pub mod clock;
+pub mod holder;
 pub mod host;
 pub mod keep;
 pub mod kmod;

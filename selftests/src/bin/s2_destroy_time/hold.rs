@@ -7,6 +7,7 @@ use crate::options::Options;
 use crate::plan;
 use crate::Env;
 use s2_selftests::clock;
+use s2_selftests::holder;
 use s2_selftests::row::Ticks;
 use s2_selftests::spec::word;
 use s2_selftests::spec::Guest;
@@ -16,41 +17,22 @@ use s2_selftests::vm;
 use s2_selftests::Result;
 use s2_selftests::Stop;
 use std::io;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
-use std::process::Command;
 use std::process::Stdio;
-
-const READY: &str = "ready";
-const SKIP: &str = "skip ";
 
 /// Starts a holder of `spec`, kills it once its guest has run, and times from
 /// the signal until nothing of the process is left.
 pub(crate) fn kill(spec: &Spec, ipa_bits: u32) -> Result<Ticks> {
-    let mut child = Command::new("/proc/self/exe")
+    let mut command = holder::command();
+    command
         .args(arguments(spec, ipa_bits))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(Stop::failed("starting the holder"))?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let read = BufReader::new(stdout).read_line(&mut line);
-        read.map_err(Stop::failed("reading from the holder"))?;
-    }
+        .stdin(Stdio::piped());
+    let mut child = holder::start(&mut command)?;
     let (reaped, close) = clock::timed(|| child.kill().and_then(|()| child.wait()));
     reaped.map_err(Stop::failed("killing the holder"))?;
-    match line.trim() {
-        READY => Ok(Ticks {
-            close: Some(close),
-            unmap: None,
-        }),
-        text => Err(match text.strip_prefix(SKIP) {
-            Some(reason) => Stop::Skip(reason.into()),
-            None => Stop::Fail(format!("the holder said: {text}")),
-        }),
-    }
+    Ok(Ticks {
+        close: Some(close),
+        unmap: None,
+    })
 }
 
 fn arguments(spec: &Spec, ipa_bits: u32) -> Vec<String> {
@@ -78,17 +60,11 @@ fn arguments(spec: &Spec, ipa_bits: u32) -> Vec<String> {
 /// The holder's side: runs the one guest `options` describe and waits. When the
 /// parent is gone, the pipe ends and so does the holder.
 pub(crate) fn hold(env: &Env, options: &Options) -> io::Result<()> {
-    let mut stdout = io::stdout();
-    match plan::specs(options).first().map(|spec| ran(env, spec)) {
-        Some(Ok(_alive)) => {
-            writeln!(stdout, "{READY}")?;
-            stdout.flush()?;
-            io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
-        }
-        Some(Err(Stop::Skip(reason))) => writeln!(stdout, "{SKIP}{reason}"),
-        Some(Err(Stop::Fail(reason))) => writeln!(stdout, "{reason}"),
-        None => writeln!(stdout, "nothing to hold"),
-    }
+    let guest = match plan::specs(options).first() {
+        Some(spec) => ran(env, spec),
+        None => Err(Stop::Fail("nothing to hold".into())),
+    };
+    holder::hold(guest, holder::until_stdin_ends)
 }
 
 /// Something that is alive as long as it is not dropped.

@@ -6,6 +6,7 @@ use crate::options::Options;
 use crate::small::Closes;
 use crate::small::Pool;
 use s2_selftests::clock;
+use s2_selftests::holder;
 use s2_selftests::host;
 use s2_selftests::kmod;
 use s2_selftests::size;
@@ -21,17 +22,11 @@ use s2_selftests::vm::Quiet;
 use s2_selftests::Result;
 use s2_selftests::Stop;
 use std::io;
-use std::io::BufRead;
-use std::io::BufReader;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Child;
-use std::process::Command;
 use std::process::Stdio;
 use std::thread;
-
-const READY: &str = "ready";
-const SKIP: &str = "skip ";
 
 /// Closes the VMs of `pool` from the moment a large one begins to die until it is
 /// gone. Returns how long the closes took and how long the death.
@@ -59,44 +54,23 @@ pub(crate) fn with_dying(options: &Options, pool: Pool) -> Result<(Closes, u64)>
 }
 
 fn start(options: &Options) -> Result<Child> {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = holder::command();
     command.args(["--die", "--size", &options.size.to_string()]);
     command.args(["--guest", &word(options.guest)]);
     command.args(options.real.then_some("--real"));
     if let Some(module) = &options.module {
         command.arg("--module").arg(module);
     }
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(Stop::failed("starting the large VM"))?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let read = BufReader::new(stdout).read_line(&mut line);
-        read.map_err(Stop::failed("reading from the large VM"))?;
-    }
-    match (line.trim(), line.trim().strip_prefix(SKIP)) {
-        (READY, _) => Ok(child),
-        (_, Some(reason)) => Err(Stop::Skip(reason.into())),
-        (text, None) => Err(Stop::Fail(format!("the large VM said: {text}"))),
-    }
+    holder::start(command.stdin(Stdio::piped()))
 }
 
 /// The large VM's side: builds it, says so, and ends it when a line comes.
 pub(crate) fn die(options: &Options) -> io::Result<()> {
-    let mut stdout = io::stdout();
-    match build(options) {
-        Ok(vm) => {
-            writeln!(stdout, "{READY}")?;
-            stdout.flush()?;
-            io::stdin().read_line(&mut String::new())?;
-            drop(vm.close());
-            Ok(())
-        }
-        Err(Stop::Skip(reason)) => writeln!(stdout, "{SKIP}{reason}"),
-        Err(Stop::Fail(reason)) => writeln!(stdout, "{reason}"),
-    }
+    holder::hold(build(options), |vm| {
+        io::stdin().read_line(&mut String::new())?;
+        drop(vm.close());
+        Ok(())
+    })
 }
 
 fn build(options: &Options) -> Result<Quiet> {

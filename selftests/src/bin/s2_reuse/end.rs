@@ -6,6 +6,7 @@ use crate::memory::Memory;
 use crate::options::Options;
 use crate::Env;
 use kvm_ioctls::Kvm;
+use s2_selftests::holder;
 use s2_selftests::host;
 use s2_selftests::spec::word;
 use s2_selftests::spec::Backing;
@@ -21,13 +22,9 @@ use std::fmt;
 use std::fs;
 use std::fs::File;
 use std::io;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
-use std::process::Command;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -113,33 +110,18 @@ pub(crate) fn finish(halted: Halted, end: End) -> Result<()> {
     Ok(())
 }
 
-const READY: &str = "ready";
-
 /// Starts a process whose guest has run when this returns.
-fn holder(kind: Kind, memory: &Memory, more: &[&str]) -> Result<Child> {
+fn start(kind: Kind, memory: &Memory, more: &[&str]) -> Result<Child> {
     let file = memory.file().try_clone().map_err(Stop::failed("dup"))?;
-    let mut child = Command::new("/proc/self/exe")
-        .args(["--hold", &word(kind)])
-        .args(more)
-        .stdin(Stdio::from(file))
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(Stop::failed("starting the holder"))?;
-    let mut line = String::new();
-    if let Some(stdout) = child.stdout.take() {
-        let read = BufReader::new(stdout).read_line(&mut line);
-        read.map_err(Stop::failed("reading from the holder"))?;
-    }
-    if line.trim() == READY {
-        return Ok(child);
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    Err(Stop::Fail(format!("the holder said: {}", line.trim())))
+    let mut command = holder::command();
+    command.args(["--hold", &word(kind)]).args(more);
+    // This process has what the guest needs, so that a skip there is a failure.
+    holder::start(command.stdin(Stdio::from(file)))
+        .map_err(|stop| Stop::Fail(format!("the holder said: {stop}")))
 }
 
 fn kill(kind: Kind, memory: &Memory) -> Result<()> {
-    let mut child = holder(kind, memory, &[])?;
+    let mut child = start(kind, memory, &[])?;
     let reaped = child.kill().and_then(|()| child.wait());
     reaped.map(drop).map_err(Stop::failed("killing the holder"))
 }
@@ -153,7 +135,7 @@ fn starve(kind: Kind, memory: &Memory) -> Result<()> {
         .and_then(|()| fs::create_dir_all(GROUP))
         .and_then(|()| fs::write(format!("{GROUP}/memory.max"), GROUP_BYTES))
         .map_err(Stop::missing("memory control group"))?;
-    let status = holder(kind, memory, &["--hungry"])
+    let status = start(kind, memory, &["--hungry"])
         .and_then(|mut child| child.wait().map_err(Stop::failed("waiting for the holder")));
     let events = fs::read_to_string(format!("{GROUP}/memory.events")).unwrap_or_default();
     let removed = fs::remove_dir(GROUP);
@@ -165,20 +147,14 @@ fn starve(kind: Kind, memory: &Memory) -> Result<()> {
 
 /// The holder's side: a guest on the file at stdin.
 pub(crate) fn hold(kind: Kind, options: &Options) -> io::Result<()> {
-    match hold_guest(kind) {
-        Ok(_alive) => {
-            let mut stdout = io::stdout();
-            writeln!(stdout, "{READY}")?;
-            stdout.flush()?;
-            if options.hungry {
-                eat()?;
-            }
-            loop {
-                thread::sleep(Duration::from_secs(1));
-            }
+    holder::hold(hold_guest(kind), |_alive| {
+        if options.hungry {
+            eat()?;
         }
-        Err(stop) => writeln!(io::stdout(), "{stop}"),
-    }
+        loop {
+            thread::sleep(Duration::from_secs(1));
+        }
+    })
 }
 
 fn hold_guest(kind: Kind) -> Result<Halted> {
