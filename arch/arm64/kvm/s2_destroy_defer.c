@@ -31,8 +31,7 @@
 struct kvm_s2_deferred {
 	struct callback_head work;
 	struct kvm_pgtable pgt;
-	struct kvm_s2_run run;
-	struct kvm *kvm;	/* one whose handle EL2 is asked with, or NULL */
+	struct kvm_s2_run run;	/* with a reference on the VM if EL2 maps it */
 };
 
 static void kvm_s2_run_deferred(struct callback_head *work)
@@ -40,8 +39,8 @@ static void kvm_s2_run_deferred(struct callback_head *work)
 	struct kvm_s2_deferred *deferred = container_of(work, struct kvm_s2_deferred, work);
 
 	kvm_s2_destroy_now(&deferred->pgt, &deferred->run);
-	if (deferred->kvm)
-		kvm_put_kvm(deferred->kvm);
+	if (deferred->run.pkvm)
+		kvm_put_kvm(deferred->run.kvm);
 	kfree(deferred);
 }
 
@@ -60,7 +59,7 @@ static bool kvm_s2_may_defer(struct kvm *kvm)
 /**
  * kvm_s2_defer() - Destroy an unlinked stage-2 later, in the same task.
  * @pgt:	The stage-2, whose root and tables are taken over.
- * @run:	The figures, begun.
+ * @run:	What is known of the destroy before it begins.
  *
  * Return: whether it was taken over. Otherwise the caller destroys it at once:
  * there is nobody to spare, no task to come back to, or no memory to note it down.
@@ -68,13 +67,9 @@ static bool kvm_s2_may_defer(struct kvm *kvm)
 bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run)
 {
 	struct kvm_s2_deferred *deferred;
-	struct kvm *kvm;
 
 	/* The bench has tables without a VM. */
-	if (!pgt->mmu->arch)
-		return false;
-	kvm = kvm_s2_mmu_to_kvm(pgt->mmu);
-	if (!kvm_s2_may_defer(kvm))
+	if (!pgt->mmu->arch || !kvm_s2_may_defer(run->kvm))
 		return false;
 
 	deferred = kmalloc_obj(*deferred, GFP_NOWAIT);
@@ -83,10 +78,9 @@ bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run)
 	deferred->pgt = *pgt;
 	deferred->run = *run;
 	deferred->run.deferred = true;
-	deferred->kvm = run->pkvm ? kvm : NULL;
 
 	/* EL2 still has pages of the VM, which must not be gone before they are back. */
-	if (deferred->kvm && !kvm_get_kvm_safe(kvm))
+	if (run->pkvm && !kvm_get_kvm_safe(run->kvm))
 		goto out_free;
 
 	init_task_work(&deferred->work, kvm_s2_run_deferred);
@@ -96,8 +90,8 @@ bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run)
 
 out_put:
 	/* Not the last reference: whoever closes the VM waits for this release. */
-	if (deferred->kvm)
-		kvm_put_kvm(kvm);
+	if (run->pkvm)
+		kvm_put_kvm(run->kvm);
 out_free:
 	kfree(deferred);
 	return false;
