@@ -49,6 +49,8 @@ series=$(awk '$1 == "VERSION" { v = $3 } $1 == "PATCHLEVEL" { print v "." $3; ex
 edits=$ROOT/scripts/integrate/$series.edits
 [[ -f $edits ]] ||
 	die "$ksrc is Linux $series; known are:" "$(series_known | tr '\n' ' ')"
+# What was done to the tree, so that a later version of this project can undo it.
+applied=$ksrc/.kvm_s2.edits
 
 # Files of the project that this series does not take, as patterns for find.
 without() { sed -n 's/^without~\(.*\)/-path \1 -prune -o/p' "$edits"; }
@@ -69,13 +71,13 @@ overlay() {
 	printf 'Kconfig\tarch/arm64/kvm/kvm_s2/Kconfig\n'
 }
 
-# each_edit FUNCTION - calls it with how, file, anchor, text, times.
+# each_edit FUNCTION [FILE] - calls it with how, file, anchor, text, times.
 each_edit() {
 	local how file anchor text times
 	while IFS='~' read -r how file anchor text times; do
 		[[ $how == '#'* || $how == without || -z $how ]] && continue
 		"$1" "$how" "$ksrc/$file" "$anchor" "$text" "${times:-1}"
-	done < "$edits"
+	done < "${2:-$edits}"
 }
 
 lines_equal() { grep -cxF -e "$2" "$1" || true; }
@@ -142,8 +144,22 @@ revert_overlay() {
 	find "$ksrc/arch/arm64/kvm/kvm_s2" -type d -empty -delete 2>/dev/null || true
 }
 
+take_back() {
+	[[ ! -f $applied ]] || each_edit revert_edit "$applied"
+	each_edit revert_edit
+	rm -f "$applied"
+}
+
+apply() {
+	if [[ -f $applied ]] && ! cmp -s "$applied" "$edits"; then take_back; fi
+	each_edit check_edit
+	apply_overlay
+	each_edit apply_edit
+	cmp -s "$edits" "$applied" || cp "$edits" "$applied"
+}
+
 case $action in
 check) each_edit check_edit ;;
-apply) each_edit check_edit; apply_overlay; each_edit apply_edit ;;
-revert) each_edit revert_edit; revert_overlay ;;
+apply) apply ;;
+revert) take_back; revert_overlay ;;
 esac

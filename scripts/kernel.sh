@@ -149,6 +149,8 @@ exec 9> "$CACHE/build/.lock-$kernel-$config" 8> "$CACHE/build/.lock-$kernel"
 flock -n 9 || { say "waiting for another build of Linux $kernel ($config)"; flock 9; }
 # The tree is shared by all configurations, but only while it changes.
 flock 8
+# A tree that does not say what was done to it cannot be brought up to date.
+[[ ! -d $src/arch/arm64/kvm/kvm_s2 || -f $src/.kvm_s2.edits ]] || rm -rf "$(readlink -f "$src")"
 if ! source_ready "$kernel" "$flavour"; then
 	need_space 6
 	# shellcheck source=/dev/null

@@ -47,6 +47,12 @@ find "$work/twice" -type d -empty -delete
 find "$work/plain" -type d -empty -delete
 expect_same "$work/plain" "$work/twice" "reverting left something behind"
 
+# What an earlier version did is undone first.
+cp -r "$work/once" "$work/earlier"
+sed -i 's/kvm_s2_destroy(/kvm_s2_former(/' "$work/earlier/arch/arm64/kvm/mmu.c" "$work/earlier/.kvm_s2.edits"
+integrate "$work/earlier"
+expect_same "$work/once" "$work/earlier" "what an earlier version did is still there"
+
 # A line that an edit stands on is gone.
 sed -i "s/$call/${call/pgt/gone}/" "$work/plain/arch/arm64/kvm/mmu.c"
 cp -r "$work/plain" "$work/other"

@@ -22,5 +22,6 @@ copy_touched() {
 		mkdir -p "$2/$(dirname "$file")"
 		cp "$1/$file" "$2/$file"
 	done
+	[[ ! -f $1/.kvm_s2.edits ]] || cp "$1/.kvm_s2.edits" "$2/"
 	"$ROOT/scripts/integrate.sh" --revert "$2"
 }
