@@ -185,6 +185,15 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// A geometry of this size whose root is of no interest, because others walk the tables.
+    ///
+    /// Returns `None` where no root would reach as far, or if `ia_bits` is not a size.
+    pub fn of_size(granule: Granule, ia_bits: u32) -> Option<Self> {
+        (Level::FIRST.get()..=Level::LAST.get())
+            .filter_map(Level::new)
+            .find_map(|level| Self::new(granule, ia_bits, level, OutputAddress::Standard).ok())
+    }
+
     /// The granule.
     #[inline]
     pub const fn granule(&self) -> Granule {

@@ -213,10 +213,11 @@ static void s2_test_corrupt_entry(struct kunit *test)
 {
 	struct s2_test *s2 = s2_test_start(test, 40);
 	kvm_pte_t *root = rcu_dereference_raw(s2->pgt.pgd);
+	u64 entries = BIT_ULL(40) / kvm_granule_size(s2->pgt.start_level);
 	struct kvm_s2_figures figures;
 
 	s2_test_map_pages(test, s2, 0, 5);
-	root[PTRS_PER_PTE - 1] = kvm_phys_to_pte(BIT_ULL(47)) | PMD_TYPE_TABLE;
+	root[min(entries, PTRS_PER_PTE) - 1] = kvm_phys_to_pte(BIT_ULL(47)) | PMD_TYPE_TABLE;
 	get_page(virt_to_page(root));
 	figures = s2_test_destroy(s2);
 

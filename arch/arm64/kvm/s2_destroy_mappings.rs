@@ -15,10 +15,8 @@ use kvm_s2::{
     Fate,
     Geometry,
     Granule,
-    Level,
     Mapping,
     MappingOps,
-    OutputAddress,
     PkvmBackend, //
 };
 
@@ -177,12 +175,8 @@ const _: () = {
 
 /// EL2 walks the tables of a protected host's guests; of their shape only the size matters here.
 fn mapping_geometry(mappings: &bindings::kvm_s2_mappings) -> Option<Geometry> {
-    let granule = Granule::from_page_shift(mappings.page_shift)?;
-    Geometry::new(
-        granule,
+    Geometry::of_size(
+        Granule::from_page_shift(mappings.page_shift)?,
         mappings.ia_bits,
-        Level::FIRST,
-        OutputAddress::Standard,
     )
-    .ok()
 }

@@ -98,6 +98,18 @@ fn roots_are_as_wide_as_they_have_to_be() {
 }
 
 #[test]
+fn every_size_has_a_shape_for_every_granule() {
+    for granule in [K4, K16, K64] {
+        for ia_bits in 32..=52 {
+            let geometry = Geometry::of_size(granule, ia_bits).expect("a geometry");
+            assert_eq!((geometry.granule(), geometry.ia_bits()), (granule, ia_bits));
+        }
+        assert_eq!(Geometry::of_size(granule, granule.page_shift()), None);
+        assert_eq!(Geometry::of_size(granule, 53), None);
+    }
+}
+
+#[test]
 fn shapes_that_do_not_exist_are_refused() {
     let error = |granule, ia_bits, start| geometry(granule, ia_bits, start, Standard).err();
     assert_eq!(error(K4, 12, 3), Some(GeometryError::IaBits));
