@@ -32,14 +32,15 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
 	return (const struct pkvm_mapping *)mapping;
 }
 
-/* Most pages in one call. EL2 stops before that when it has been busy for long enough. */
-#define KVM_S2_MAX_RUN	512
-/*
- * Mappings settled between two chances to schedule. A protected guest's pages are
- * unpinned, at about 350 instructions each, and 1,200 where that frees them.
- */
+/* Most pages in one call, and most mappings settled between two chances to schedule. */
+#define KVM_S2_RUN_SHARED	512
 #define KVM_S2_BUDGET_SHARED	256
-#define KVM_S2_BUDGET_PROTECTED	16
+/*
+ * A protected guest's pages are unpinned, a run at once, at about 350 instructions
+ * each, and 1,200 where that frees them.
+ */
+#define KVM_S2_RUN_PROTECTED	KVM_S2_BATCH
+#define KVM_S2_BUDGET_PROTECTED	KVM_S2_BATCH
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 u64 kvm_s2_refuse_every;
@@ -220,14 +221,14 @@ void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node, bool report)
 void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
 {
 	struct kvm *kvm = kvm_s2_mmu_to_kvm(pgt->mmu);
+	bool protected = kvm_vm_is_protected(kvm);
 	const struct kvm_s2_mappings mappings = {
 		.root		= pgt->pkvm_mappings.rb_root.rb_node,
 		.kvm		= kvm,
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= VTCR_EL2_IPA(pgt->mmu->vtcr),
-		.max_run	= KVM_S2_MAX_RUN,
-		.budget		= kvm_vm_is_protected(kvm) ? KVM_S2_BUDGET_PROTECTED :
-							     KVM_S2_BUDGET_SHARED,
+		.max_run	= protected ? KVM_S2_RUN_PROTECTED : KVM_S2_RUN_SHARED,
+		.budget		= protected ? KVM_S2_BUDGET_PROTECTED : KVM_S2_BUDGET_SHARED,
 	};
 
 	/* Without a handle EL2 never knew the VM, and nothing can be mapped. */
