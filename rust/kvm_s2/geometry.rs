@@ -227,19 +227,24 @@ impl Geometry {
         }
     }
 
+    /// Bits of the address below a root table.
+    #[inline]
+    const fn root_table_shift(&self) -> u32 {
+        // Levels whose entries reach past 48 bits are refused, so this never passes 61.
+        self.granule.level_shift(self.start_level) + self.granule.table_shift()
+    }
+
     /// Bytes reached through one root table.
     #[inline]
     pub const fn root_table_size(&self) -> u64 {
-        let shift = self.granule.level_shift(self.start_level) + self.granule.page_shift() - 3;
-        // Levels whose entries reach past 48 bits are refused, so the shift never passes 61.
-        1 << shift
+        1 << self.root_table_shift()
     }
 
     /// Tables that are concatenated as the root: `kvm_pgd_pages()`.
     #[inline]
     pub const fn nr_root_tables(&self) -> usize {
         let last = (1u64 << self.ia_bits) - 1;
-        (last / self.root_table_size()) as usize + 1
+        (last >> self.root_table_shift()) as usize + 1
     }
 
     /// The end of the chunk that `addr` lies in, or `end` if that comes first.

@@ -192,10 +192,12 @@ impl<'a, O: TableOps> TableBackend<'a, O> {
     }
 
     /// Enters the next root table, if there is one.
+    #[inline]
     fn enter_root(&mut self) -> bool {
-        if self.next_root >= self.nr_roots {
-            return false;
-        }
+        self.next_root < self.nr_roots && self.enter_next_root()
+    }
+
+    fn enter_next_root(&mut self) -> bool {
         let nr = self.geometry.granule().ptrs_per_table();
         // SAFETY: The root has `nr_roots` tables of `nr` entries in a row.
         let first = unsafe { self.root.as_ptr().add(self.next_root * nr) };

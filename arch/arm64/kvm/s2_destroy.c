@@ -55,10 +55,11 @@ static const struct kernel_param_ops kvm_s2_impl_ops = {
 module_param_cb(impl, &kvm_s2_impl_ops, NULL, 0644);
 MODULE_PARM_DESC(impl, "Who destroys stage-2 tables: rust (default) or c (upstream)");
 
-struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt)
+struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt, u64 start)
 {
 	return (struct kvm_s2_tables) {
 		.pgd		= rcu_dereference_raw(pgt->pgd),
+		.start		= start,
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= pgt->ia_bits,
 		.start_level	= pgt->start_level,
@@ -66,9 +67,9 @@ struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt)
 	};
 }
 
-void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figures *figures)
 {
-	const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt);
+	const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt, start);
 
 	kvm_s2_destroy_tables(&tables, figures);
 	pgt->pgd = NULL;
@@ -81,9 +82,9 @@ void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run)
 
 	kvm_s2_begin(run);
 	if (kvm_s2_el2_maps())
-		kvm_s2_destroy_pkvm(pgt, &figures);
+		kvm_s2_destroy_pkvm(pgt, run->start, &figures);
 	else
-		kvm_s2_destroy_ordinary(pgt, &figures);
+		kvm_s2_destroy_ordinary(pgt, run->start, &figures);
 	kvm_s2_end(run, &figures);
 
 	if (figures.leaked)

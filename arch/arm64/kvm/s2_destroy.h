@@ -46,11 +46,13 @@ struct kvm_s2_figures {
  * @ia_bits:		Size of the guest's address space.
  * @start_level:	Level of the root.
  * @lpa2:		Whether descriptors have the FEAT_LPA2 layout.
+ * @start:		When the destroy began, by kvm_s2_clock().
  */
 struct kvm_s2_tables {
 	void *pgd;
 	__u32 page_shift;
 	__u32 ia_bits;
+	__u64 start;
 	__s8 start_level;
 	bool lpa2;
 };
@@ -82,6 +84,7 @@ struct kvm_s2_mapping {
  * @kvm:		The dying VM, a struct kvm.
  * @page_shift:		PAGE_SHIFT.
  * @ia_bits:		Size of the guest's address space.
+ * @start:		When the destroy began, by kvm_s2_clock().
  * @max_run:		Most pages in one request to EL2.
  * @budget:		Most mappings settled between two chances to schedule.
  */
@@ -90,6 +93,7 @@ struct kvm_s2_mappings {
 	void *kvm;
 	__u32 page_shift;
 	__u32 ia_bits;
+	__u64 start;
 	__u32 max_run;
 	__u32 budget;
 };

@@ -136,12 +136,11 @@ static void kvm_s2_bench_destroy(struct kvm_pgtable *pgt, enum kvm_s2_policy pol
 	struct kvm_s2_run run;
 
 	if (policy != KVM_S2_POLICY_STEPS) {
-		const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt);
+		const struct kvm_s2_tables tables = kvm_s2_tables_of(pgt, kvm_s2_clock());
 
 		result->rust = true;
-		result->destroy_ns = kvm_s2_clock();
 		kvm_s2_destroy_by_policy(&tables, policy, &result->figures);
-		result->destroy_ns = kvm_s2_clock() - result->destroy_ns;
+		result->destroy_ns = kvm_s2_clock() - tables.start;
 		return;
 	}
 

@@ -81,7 +81,7 @@ static struct kvm_s2_figures s2_test_destroy(struct s2_test *s2)
 	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 
 	kvm_mmu_free_memory_cache(&s2->cache);
-	kvm_s2_destroy_ordinary(&s2->pgt, &figures);
+	kvm_s2_destroy_ordinary(&s2->pgt, kvm_s2_clock(), &figures);
 	return figures;
 }
 

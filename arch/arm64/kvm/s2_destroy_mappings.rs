@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn kvm_s2_destroy_mappings(
     };
     // SAFETY: By the requirements of this function.
     let mut backend = unsafe { PkvmBackend::new(ops, geometry, to_node(mappings.root)) };
-    let (done, stretch) = run(&mut backend, &geometry, mappings.budget);
+    let (done, stretch) = run(&mut backend, &geometry, mappings.budget, mappings.start);
     report(figures, &done, stretch);
 }
 

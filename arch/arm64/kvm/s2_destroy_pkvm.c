@@ -218,13 +218,14 @@ void kvm_s2_pkvm_keep(void *vm, const struct kvm_s2_mapping *node, bool report)
 	kfree(mapping);
 }
 
-void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figures *figures)
 {
 	struct kvm *kvm = kvm_s2_mmu_to_kvm(pgt->mmu);
 	bool protected = kvm_vm_is_protected(kvm);
 	const struct kvm_s2_mappings mappings = {
 		.root		= pgt->pkvm_mappings.rb_root.rb_node,
 		.kvm		= kvm,
+		.start		= start,
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= VTCR_EL2_IPA(pgt->mmu->vtcr),
 		.max_run	= protected ? KVM_S2_RUN_PROTECTED : KVM_S2_RUN_SHARED,

@@ -154,7 +154,7 @@ static struct kvm_s2_figures pkvm_test_destroy(struct pkvm_test_vm *vm)
 	struct kvm_s2_figures figures = kvm_s2_nothing_measured();
 
 	memset(&vm->kvm->arch.pkvm.el2, 0, sizeof(vm->kvm->arch.pkvm.el2));
-	kvm_s2_destroy_pkvm(&vm->pgt, &figures);
+	kvm_s2_destroy_pkvm(&vm->pgt, kvm_s2_clock(), &figures);
 	return figures;
 }
 

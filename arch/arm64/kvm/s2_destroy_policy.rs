@@ -25,8 +25,12 @@ fn resched() {
 }
 
 /// One chance after each chunk of the address space: of all of it, or of what is mapped only.
-fn by_chunk<B: Backend>(backend: &mut B, geometry: &Geometry, empty_too: bool) -> (Destroyed, u64) {
-    let mut stretch = Stretch::start();
+fn by_chunk<B: Backend>(
+    backend: &mut B,
+    geometry: &Geometry,
+    mut stretch: Stretch,
+    empty_too: bool,
+) -> (Destroyed, u64) {
     let mut rescheds = 0;
     let range = geometry.range();
     let mut addr = range.start;
@@ -51,8 +55,11 @@ fn by_chunk<B: Backend>(backend: &mut B, geometry: &Geometry, empty_too: bool) -
 
 /// One chance for each page or block that was unmapped. Tables are taken whole all the same, so
 /// the chances come in bursts.
-fn by_page<B: Backend>(backend: &mut B, geometry: &Geometry) -> (Destroyed, u64) {
-    let mut stretch = Stretch::start();
+fn by_page<B: Backend>(
+    backend: &mut B,
+    geometry: &Geometry,
+    mut stretch: Stretch,
+) -> (Destroyed, u64) {
     let mut rescheds = 0;
     let end = geometry.range().end;
     let mut start = backend.next_mapped();
@@ -88,13 +95,18 @@ pub(crate) unsafe extern "C" fn kvm_s2_destroy_by_policy(
 ) {
     // SAFETY: By the requirements of this function.
     unsafe {
-        with_tables(tables, figures, |backend, geometry| match policy {
-            bindings::kvm_s2_policy_KVM_S2_POLICY_CHUNK => by_chunk(backend, geometry, true),
-            bindings::kvm_s2_policy_KVM_S2_POLICY_MAPPED_CHUNK => {
-                by_chunk(backend, geometry, false)
+        with_tables(tables, figures, |backend, geometry, start| {
+            let stretch = Stretch::since(start);
+            match policy {
+                bindings::kvm_s2_policy_KVM_S2_POLICY_CHUNK => {
+                    by_chunk(backend, geometry, stretch, true)
+                }
+                bindings::kvm_s2_policy_KVM_S2_POLICY_MAPPED_CHUNK => {
+                    by_chunk(backend, geometry, stretch, false)
+                }
+                bindings::kvm_s2_policy_KVM_S2_POLICY_PAGE => by_page(backend, geometry, stretch),
+                _ => run(backend, geometry, TABLE_BUDGET, start),
             }
-            bindings::kvm_s2_policy_KVM_S2_POLICY_PAGE => by_page(backend, geometry),
-            _ => run(backend, geometry, TABLE_BUDGET),
         });
     }
 }

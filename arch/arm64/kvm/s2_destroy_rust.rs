@@ -166,9 +166,9 @@ struct Stretch {
 }
 
 impl Stretch {
-    fn start() -> Self {
+    fn since(start: u64) -> Self {
         Self {
-            since: clock(),
+            since: start,
             longest: 0,
         }
     }
@@ -198,10 +198,15 @@ fn clock() -> u64 {
     unsafe { bindings::kvm_s2_clock() }
 }
 
-/// Runs the policy on `backend` and returns its figures and the longest stretch.
+/// Runs the policy on `backend` and returns its figures and the longest stretch since `start`.
 #[inline]
-fn run<B: Backend>(backend: &mut B, geometry: &Geometry, budget: u32) -> (Destroyed, u64) {
-    let mut stretch = Stretch::start();
+fn run<B: Backend>(
+    backend: &mut B,
+    geometry: &Geometry,
+    budget: u32,
+    start: u64,
+) -> (Destroyed, u64) {
+    let mut stretch = Stretch::since(start);
     let done = stage2_destroy(backend, geometry, geometry.range(), budget, |_| {
         stretch.resched();
     });
@@ -227,7 +232,7 @@ fn report(figures: &mut bindings::kvm_s2_figures, done: &Destroyed, stretch: u64
 unsafe fn with_tables(
     tables: *const bindings::kvm_s2_tables,
     figures: *mut bindings::kvm_s2_figures,
-    destroy: impl FnOnce(&mut TableBackend<'_, KernelTables>, &Geometry) -> (Destroyed, u64),
+    destroy: impl FnOnce(&mut TableBackend<'_, KernelTables>, &Geometry, u64) -> (Destroyed, u64),
 ) {
     // SAFETY: Both are valid, and nobody else uses them during the call.
     let (tables, figures) = unsafe { (&*tables, &mut *figures) };
@@ -250,7 +255,7 @@ unsafe fn with_tables(
     };
     // SAFETY: By the requirements of this function.
     let mut backend = unsafe { TableBackend::new(ops, geometry, Table::new(root.cast())) };
-    let (done, stretch) = destroy(&mut backend, &geometry);
+    let (done, stretch) = destroy(&mut backend, &geometry, tables.start);
 
     report(figures, &done, stretch);
     figures.tables = done.tables;
@@ -273,8 +278,8 @@ pub unsafe extern "C" fn kvm_s2_destroy_tables(
 ) {
     // SAFETY: By the requirements of this function.
     unsafe {
-        with_tables(tables, figures, |backend, geometry| {
-            run(backend, geometry, TABLE_BUDGET)
+        with_tables(tables, figures, |backend, geometry, start| {
+            run(backend, geometry, TABLE_BUDGET, start)
         });
     }
 }

@@ -70,8 +70,8 @@ static inline bool kvm_s2_el2_maps(void)
 /* s2_destroy.c */
 enum kvm_s2_impl kvm_s2_impl(void);
 void kvm_s2_destroy_now(struct kvm_pgtable *pgt, struct kvm_s2_run *run);
-struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt);
-void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+struct kvm_s2_tables kvm_s2_tables_of(const struct kvm_pgtable *pgt, u64 start);
+void kvm_s2_destroy_ordinary(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figures *figures);
 void kvm_s2_calm_allocator(const struct page *freed);
 
 /* s2_destroy_defer.c */
@@ -88,6 +88,6 @@ extern bool kvm_s2_refuse_runs;	/* EL2 refuses runs of pages */
 
 void kvm_s2_pkvm_begin(struct kvm *kvm);
 void kvm_s2_pkvm_end(struct kvm *kvm, u64 seq, struct kvm_s2_figures *figures);
-void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figures *figures);
 
 #endif /* __ARM64_KVM_S2_DESTROY_STATS_H__ */
