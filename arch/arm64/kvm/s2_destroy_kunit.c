@@ -14,6 +14,7 @@
 #include <asm/stage2_pgtable.h>
 
 #include "s2_destroy.h"
+#include "s2_destroy_kunit.h"
 #include "s2_destroy_stats.h"
 
 struct s2_test {
@@ -23,8 +24,7 @@ struct s2_test {
 	long tables_before;
 };
 
-/* The exact number: what CPUs have not added to the global count yet included. */
-static long s2_test_tables(void)
+long s2_test_tables(void)
 {
 	long nr = global_node_page_state(NR_SECONDARY_PAGETABLE);
 	pg_data_t *pgdat;
