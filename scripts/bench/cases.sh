@@ -9,7 +9,8 @@ BACKINGS=(4k thp hugetlb kernel)
 ORDERS=(close-first unmap-first sigkill)
 GUESTS=(normal protected)
 METRICS=(destroy_insns insns_per_page close_insns unmap_insns destroy_ns close_ns unmap_ns
-	tables_freed hypercalls tlbis rescheds max_stretch_insns max_el2_insns leaked)
+	tables_freed hypercalls tlbis rescheds max_stretch_insns max_el2_insns leaked atomics
+	helper_calls table_bytes)
 
 # Lines of: case size IPA-bits backing order guest. Backing "kernel" is a table
 # without a guest, built by the bench module: as large as one likes, and for

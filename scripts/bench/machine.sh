@@ -76,7 +76,7 @@ prepare_local() {
 
 # measure MODE - adds the rows of one mode. Fails when any case failed.
 measure() {
-	local mode=$1 cases run=$OUT/run-$1.sh flags=--insns total
+	local mode=$1 cases run=$OUT/run-$1.sh flags='--insns --watch' total
 	cases=$(selected "$mode")
 	[[ -n $cases ]] || { say "$mode: none of the chosen cases exists in this mode"; return 0; }
 	((!local)) || flags=''

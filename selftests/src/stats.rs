@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 const LAST: &str = "/sys/kernel/debug/kvm_s2/last";
+const WATCH: &str = "/sys/kernel/debug/kvm_s2/watch";
 const IMPL: &str = "/sys/module/kvm_s2/parameters/impl";
 
 /// Figures of one destroy, as the kernel's debugfs file gives them.
@@ -28,6 +29,15 @@ impl Destroy {
     /// A figure, or `None` when the kernel did not measure it (`-`).
     pub fn figure(&self, key: &str) -> Option<u64> {
         self.0.get(key)?.parse().ok()
+    }
+
+    /// Takes over figures that were measured elsewhere.
+    pub fn take(&mut self, other: &Destroy, keys: &[&str]) {
+        for key in keys {
+            if let Some(value) = other.0.get(*key) {
+                self.0.insert((*key).into(), value.clone());
+            }
+        }
     }
 
     /// A word, such as the implementation's name.
@@ -110,6 +120,42 @@ impl Drop for ImplGuard {
     }
 }
 
+/// What the kernel looks at while upstream's destroy works, which then takes longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// How long it is between two chances to schedule.
+    Steps = 1,
+    /// What is done to tables, and how much of them is read.
+    Tables = 2,
+}
+
+/// Has the kernel watch until it is dropped.
+#[derive(Debug)]
+pub struct WatchGuard;
+
+impl WatchGuard {
+    /// Chooses what to look at. `None` where the kernel has no bench built in.
+    ///
+    /// # Errors
+    ///
+    /// [`Stop::Skip`] when the kernel has one and does not let us choose.
+    pub fn start(watch: Watch) -> Result<Option<Self>> {
+        if !Path::new(WATCH).exists() {
+            return Ok(None);
+        }
+        fs::write(WATCH, (watch as u32).to_string()).map_err(Stop::missing(WATCH))?;
+        Ok(Some(WatchGuard))
+    }
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(WATCH, "0") {
+            eprintln!("# {WATCH} could not be put back: {error}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +168,16 @@ mod tests {
         assert_eq!(d.figure("max_el2_ns"), None);
         assert_eq!(d.figure("absent"), None);
         assert_eq!(d.word("impl"), Some("rust"));
+    }
+
+    #[test]
+    fn only_what_is_named_is_taken_over() {
+        let mut d = Destroy::parse("ns 1200\natomics -\n");
+        d.take(
+            &Destroy::parse("ns 9\natomics 600\n"),
+            &["atomics", "tlbis"],
+        );
+        assert_eq!(d, Destroy::parse("ns 1200\natomics 600\n"));
     }
 
     #[test]

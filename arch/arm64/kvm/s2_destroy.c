@@ -104,7 +104,8 @@ void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 
 	if (run.impl == KVM_S2_IMPL_C) {
 		kvm_s2_begin(&run);
-		upstream(pgt);
+		if (!kvm_s2_destroy_watched(pgt, &figures))
+			upstream(pgt);
 		kvm_s2_end(&run, &figures);
 	} else if (!kvm_s2_defer(pgt, &run)) {
 		kvm_s2_destroy_now(pgt, &run);

@@ -20,7 +20,8 @@
  * @leaked:		Tables or pages left behind for safety.
  * @hypercalls:		Calls to the hypervisor.
  * @tlbis:		TLB invalidations asked for.
- * @atomics:		Atomic operations on reference counts.
+ * @atomics:		Atomic operations on reference counts of tables.
+ * @helper_calls:	Calls to find, count or give up tables.
  * @max_stretch_ns:	Longest time between two chances to schedule.
  * @max_el2_ns:		Longest call to the hypervisor.
  */
@@ -35,6 +36,7 @@ struct kvm_s2_figures {
 	__u64 hypercalls;
 	__u64 tlbis;
 	__u64 atomics;
+	__u64 helper_calls;
 	__u64 max_stretch_ns;
 	__u64 max_el2_ns;
 };
@@ -44,15 +46,15 @@ struct kvm_s2_figures {
  * @pgd:		Its root.
  * @page_shift:		PAGE_SHIFT.
  * @ia_bits:		Size of the guest's address space.
+ * @start:		When the destroy began, by kvm_s2_clock().
  * @start_level:	Level of the root.
  * @lpa2:		Whether descriptors have the FEAT_LPA2 layout.
- * @start:		When the destroy began, by kvm_s2_clock().
  */
 struct kvm_s2_tables {
 	void *pgd;
+	__u64 start;
 	__u32 page_shift;
 	__u32 ia_bits;
-	__u64 start;
 	__s8 start_level;
 	bool lpa2;
 };
@@ -82,18 +84,18 @@ struct kvm_s2_mapping {
  * struct kvm_s2_mappings - The unlinked mappings of a guest of a protected host
  * @root:		Root of the mapping tree.
  * @kvm:		The dying VM, a struct kvm.
+ * @start:		When the destroy began, by kvm_s2_clock().
  * @page_shift:		PAGE_SHIFT.
  * @ia_bits:		Size of the guest's address space.
- * @start:		When the destroy began, by kvm_s2_clock().
  * @max_run:		Most pages in one request to EL2.
  * @budget:		Most mappings settled between two chances to schedule.
  */
 struct kvm_s2_mappings {
 	struct rb_node *root;
 	void *kvm;
+	__u64 start;
 	__u32 page_shift;
 	__u32 ia_bits;
-	__u64 start;
 	__u32 max_run;
 	__u32 budget;
 };

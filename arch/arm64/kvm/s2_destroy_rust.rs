@@ -89,6 +89,7 @@ struct KernelTables {
     found: bindings::kvm_s2_found,
     leaked: u64,
     atomics: u64,
+    helper_calls: u64,
     /// Whether the last batch calmed the page allocator. The first one does not: a destroy of a few
     /// tables would only wake what others have put off.
     calm: bool,
@@ -102,6 +103,7 @@ impl KernelTables {
             return;
         }
         self.atomics += u64::from(nr);
+        self.helper_calls += 1;
         self.calm = !self.calm;
         // SAFETY: The first `nr` items are tables that `free_table` was given, with the number of
         // their entries that hold references.
@@ -123,6 +125,7 @@ impl KernelTables {
 unsafe impl TableOps for KernelTables {
     #[inline]
     fn table(&mut self, pa: PhysAddr) -> Option<Table> {
+        self.helper_calls += 1;
         // SAFETY: The function takes any address.
         let va = unsafe { bindings::kvm_s2_find_table(pa.0, &mut self.found) };
         NonNull::new(va.cast::<Pte>()).map(Table::new)
@@ -142,6 +145,7 @@ unsafe impl TableOps for KernelTables {
 
     unsafe fn put_root_entries(&mut self, table: Table, counted: u32) {
         self.atomics += 1;
+        self.helper_calls += 1;
         // SAFETY: `table` is a page of the root, and its entries have been visited.
         if !unsafe { bindings::kvm_s2_put_root_entries(table.as_ptr().cast(), counted) } {
             self.leaked += 1;
@@ -149,6 +153,7 @@ unsafe impl TableOps for KernelTables {
     }
 
     unsafe fn free_root(&mut self, root: Table, nr_tables: usize) {
+        self.helper_calls += 1;
         // SAFETY: The root was allocated with this size, and nobody uses it any more.
         unsafe { bindings::kvm_s2_free_root(root.as_ptr().cast(), nr_tables * self.page_size) };
     }
@@ -251,6 +256,7 @@ unsafe fn with_tables(
         },
         leaked: 0,
         atomics: 0,
+        helper_calls: 0,
         calm: true,
     };
     // SAFETY: By the requirements of this function.
@@ -261,6 +267,7 @@ unsafe fn with_tables(
     figures.tables = done.tables;
     figures.table_bytes = done.table_bytes;
     figures.atomics = backend.ops().atomics;
+    figures.helper_calls = backend.ops().helper_calls;
     // No hardware walker can reach an unlinked tree, so nothing is invalidated.
     figures.tlbis = 0;
 }

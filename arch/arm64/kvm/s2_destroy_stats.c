@@ -34,6 +34,7 @@ static const struct kvm_s2_figure {
 	{ "hypercalls",		offsetof(struct kvm_s2_figures, hypercalls) },
 	{ "tlbis",		offsetof(struct kvm_s2_figures, tlbis) },
 	{ "atomics",		offsetof(struct kvm_s2_figures, atomics) },
+	{ "helper_calls",	offsetof(struct kvm_s2_figures, helper_calls) },
 	{ "table_bytes",	offsetof(struct kvm_s2_figures, table_bytes) },
 	{ "max_stretch_ns",	offsetof(struct kvm_s2_figures, max_stretch_ns), true },
 	{ "max_el2_ns",		offsetof(struct kvm_s2_figures, max_el2_ns), true },
@@ -157,6 +158,9 @@ static int __init kvm_s2_stats_init(void)
 		kvm_s2_last = kvm_s2_nothing_measured();
 	debugfs_create_file("last", 0444, dir, NULL, &last_fops);
 	debugfs_create_file("total", 0444, dir, NULL, &total_fops);
+#if IS_ENABLED(CONFIG_KVM_S2_BENCH)
+	debugfs_create_u32("watch", 0600, dir, &kvm_s2_watch);
+#endif
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 	debugfs_create_u64("refuse_every", 0600, dir, &kvm_s2_refuse_every);
 	debugfs_create_bool("refuse_runs", 0600, dir, &kvm_s2_refuse_runs);

@@ -77,6 +77,24 @@ void kvm_s2_calm_allocator(const struct page *freed);
 /* s2_destroy_defer.c */
 bool kvm_s2_defer(const struct kvm_pgtable *pgt, const struct kvm_s2_run *run);
 
+/* s2_destroy_watch.c */
+enum kvm_s2_watch {
+	KVM_S2_WATCH_NOTHING,
+	KVM_S2_WATCH_STEPS,	/* the longest time between two chances to schedule */
+	KVM_S2_WATCH_TABLES,	/* what is done to tables, and how much of them is read */
+};
+
+#if IS_ENABLED(CONFIG_KVM_S2_BENCH)
+extern u32 kvm_s2_watch;
+
+bool kvm_s2_destroy_watched(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures);
+#else
+static inline bool kvm_s2_destroy_watched(struct kvm_pgtable *pgt, struct kvm_s2_figures *figures)
+{
+	return false;
+}
+#endif
+
 /* s2_destroy_pkvm.c */
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 extern u64 kvm_s2_refuse_every;	/* EL2 refuses guest frames that it divides; 0 for none */

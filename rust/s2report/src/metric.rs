@@ -40,6 +40,12 @@ pub enum Metric {
     MaxEl2Insns,
     /// Table pages that were not given back.
     Leaked,
+    /// Atomic operations on reference counts of tables.
+    Atomics,
+    /// Calls to find, count or give up tables.
+    HelperCalls,
+    /// Bytes of tables that were read.
+    TableBytes,
 }
 
 impl Metric {
@@ -60,6 +66,9 @@ impl Metric {
             Metric::MaxStretchInsns => row.max_stretch_insns,
             Metric::MaxEl2Insns => row.max_el2_insns,
             Metric::Leaked => row.leaked,
+            Metric::Atomics => row.extra_count("atomics"),
+            Metric::HelperCalls => row.extra_count("helper_calls"),
+            Metric::TableBytes => row.extra_count("table_bytes"),
         };
         count.map(|n| n as f64)
     }
@@ -73,6 +82,9 @@ impl Metric {
             Metric::Hypercalls => "hypercalls",
             Metric::Tlbis => "TLB invalidations",
             Metric::Rescheds => "resched points",
+            Metric::Atomics => "atomic operations",
+            Metric::HelperCalls => "calls",
+            Metric::TableBytes => "bytes",
             _ => "instructions",
         }
     }

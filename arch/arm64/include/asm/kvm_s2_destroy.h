@@ -10,14 +10,18 @@ struct kvm_pgtable;
 struct kvm_pgtable_mm_ops;
 
 typedef void (*kvm_s2_destroy_fn)(struct kvm_pgtable *pgt);
+typedef void (*kvm_s2_destroy_range_fn)(struct kvm_pgtable *pgt, phys_addr_t addr,
+					phys_addr_t end);
 
 /**
  * struct kvm_s2_upstream - What arch/arm64/kvm/mmu.c keeps to itself
  * @destroy:	Its way to destroy an unlinked stage-2, root included.
+ * @destroy_range: The part of it for a range of guest addresses, or NULL if there is none.
  * @mm_ops:	The memory its tables are made of.
  */
 struct kvm_s2_upstream {
 	kvm_s2_destroy_fn		 destroy;
+	kvm_s2_destroy_range_fn		 destroy_range;
 	struct kvm_pgtable_mm_ops	*mm_ops;
 };
 
@@ -25,8 +29,8 @@ struct kvm_s2_upstream {
 
 extern const struct kvm_s2_upstream kvm_s2_upstream;
 
-#define KVM_S2_UPSTREAM(fn, ops)						\
-	const struct kvm_s2_upstream kvm_s2_upstream = { (fn), (ops) }
+#define KVM_S2_UPSTREAM(fn, range, ops)						\
+	const struct kvm_s2_upstream kvm_s2_upstream = { (fn), (range), (ops) }
 
 /**
  * kvm_s2_destroy() - Destroy an unlinked stage-2, by the implementation asked for.
@@ -52,8 +56,10 @@ s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d);
 
 #else
 
-#define KVM_S2_UPSTREAM(fn, ops)						\
-	static const struct kvm_s2_upstream kvm_s2_upstream __maybe_unused = { (fn), (ops) }
+#define KVM_S2_UPSTREAM(fn, range, ops)						\
+	static const struct kvm_s2_upstream kvm_s2_upstream __maybe_unused = {	\
+		(fn), (range), (ops)						\
+	}
 
 static inline void kvm_s2_destroy(struct kvm_pgtable *pgt, kvm_s2_destroy_fn upstream)
 {

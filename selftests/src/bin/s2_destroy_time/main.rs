@@ -39,6 +39,7 @@ struct Env {
     unit: Unit,
     settle: Duration,
     setup: bool,
+    watch: bool,
     module: Option<PathBuf>,
 }
 
@@ -53,6 +54,7 @@ impl Env {
             },
             settle: Duration::from_secs(options.settle),
             setup: options.setup,
+            watch: options.watch,
             module: options.module.clone(),
         })
     }

@@ -89,6 +89,11 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) insns: bool,
 
+    /// End each guest of upstream's destroy again while the kernel's bench
+    /// watches it, for its longest stretch and its operations on tables
+    #[arg(long)]
+    pub(crate) watch: bool,
+
     /// Print results as JSON, one object per line, in place of KTAP; what was
     /// skipped or failed goes to stderr
     #[arg(long)]
