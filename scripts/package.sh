@@ -52,7 +52,11 @@ programs s2report | xargs -I{} cp {} kvm_s2/
 cp "$ROOT"/selftests/{settings,config} kvm_s2/
 # As the kernel's own "make install" of kselftests lays it out.
 cp "$ROOT/selftests/run_kselftest.sh" .
-echo kvm_s2:s2_destroy_time > kselftest-list.txt
+read -ra tests < <(sed -n 's/^TEST_PROGS := //p' "$ROOT/selftests/Makefile")
+for test in "${tests[@]}"; do
+	[[ -x kvm_s2/$test ]] || die "selftests/Makefile names $test, which is not built"
+	echo "kvm_s2:$test"
+done > kselftest-list.txt
 
 cp "$ROOT/scripts"/{lib.sh,bench-destroy.sh} scripts/
 cp "$ROOT/scripts/bench"/*.sh scripts/bench/
