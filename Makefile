@@ -38,8 +38,8 @@ kunit: ## the component's KUnit tests in a booted kernel, in all three modes
 selftests: ## the kselftest programs in a booted machine, in all three modes
 	@scripts/selftests.sh $(series) $(ARGS)
 
-matrix: ## every page size and width of guest addresses, upstream against ours
-	@scripts/matrix.sh $(ARGS)
+matrix: ## every page size, preemption model and compiler, upstream against ours
+	@scripts/matrix.sh $(series) $(ARGS)
 
 latency: ## who waits while a stage-2 is destroyed, on Linux 6.12 without preemption
 	@scripts/latency.sh $(ARGS)

@@ -22,6 +22,9 @@ $CACHE.
   --config C      bench    the component, its bench module and its tests (default)
                   debug    bench with KASAN, lockdep, fault injection and more
                   16k 64k  bench with larger pages and PTDUMP_STAGE2_DEBUGFS
+                  dynamic  bench with preemption chosen at boot (preempt=full)
+                  rt       bench as a real-time kernel
+                  dynamic-gcc rt-gcc  the same, C compiled by gcc
                   vanilla  the kernel as it is, from a tree of its own
   --print WHAT    build nothing, print one thing: image, build, src, release
   --make TARGET   make TARGET in the configured tree instead of building (may be
@@ -51,6 +54,9 @@ while (($#)); do
 	shift
 done
 
+# Without LLVM= the kernel takes the GNU tools.
+compiler=()
+[[ $config != *-gcc ]] || compiler=(LLVM= CROSS_COMPILE=aarch64-linux-gnu-)
 flavour=
 [[ $config == vanilla ]] && flavour=vanilla
 src=$(source_dir "$kernel" "$flavour")
@@ -71,8 +77,9 @@ esac
 fragments() {
 	local names=(base "$kernel") name
 	case $config in
+	vanilla) ;;
 	bench) names+=(component "component-$kernel") ;;
-	debug | 16k | 64k) names+=(component "component-$kernel" "$config") ;;
+	*) names+=(component "component-$kernel" "${config%-gcc}" "${config%-gcc}-$kernel") ;;
 	esac
 	for name in "${names[@]}"; do
 		# Not every series has fragments of its own.
@@ -81,9 +88,10 @@ fragments() {
 	done
 }
 
-# Options asked for that the configuration does not have.
+# Options asked for that the configuration does not have. A later fragment may
+# ask for something else than an earlier one, and wins.
 not_taken() {
-	fragments | grep '^CONFIG_' | while IFS='=' read -r name value; do
+	fragments | grep '^CONFIG_' | tac | sort -s -u -t= -k1,1 | while IFS='=' read -r name value; do
 		case $value in
 		n) ! grep -q "^$name=" "$build/.config" ;;
 		*) grep -qxF "$name=$value" "$build/.config" ;;
@@ -101,7 +109,7 @@ configure() {
 		: > "$log"
 		return
 	fi
-	kbuild "$src" "$build" -s KCONFIG_ALLCONFIG="$asked.new" allnoconfig > "$log" 2>&1 ||
+	kbuild "$src" "$build" "${compiler[@]}" -s KCONFIG_ALLCONFIG="$asked.new" allnoconfig > "$log" 2>&1 ||
 		{ tail -n 20 "$log" >&2; die "configuring failed; all of it is in $log"; }
 	missing=$(not_taken)
 	[[ -z $missing ]] ||
@@ -128,7 +136,7 @@ follow() {
 
 build() {
 	local make
-	kbuild "$src" "$build" -j"$(nproc)" Image modules >> "$log" 2>&1 &
+	kbuild "$src" "$build" "${compiler[@]}" -j"$(nproc)" Image modules >> "$log" 2>&1 &
 	make=$!
 	# shellcheck disable=SC2064  # this make, not a later one
 	trap "kill $make 2>/dev/null; exit 130" INT TERM
@@ -161,7 +169,7 @@ fi
 exec 8>&-
 configure
 if ((${#targets[@]})); then
-	kbuild "$src" "$build" "${targets[@]}"
+	kbuild "$src" "$build" "${compiler[@]}" "${targets[@]}"
 else
 	build
 fi

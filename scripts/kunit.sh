@@ -6,6 +6,8 @@
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
+# shellcheck source=scripts/ktap.sh
+. "$ROOT/scripts/ktap.sh"
 
 usage() {
 	cat <<EOF_USAGE
@@ -15,7 +17,7 @@ Builds the kernel, boots it with the component's KUnit tests switched on, in eac
 their KTAP. Fails when a test fails, when none ran, or on a WARNING.
 
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
-  --config C      bench, debug, 16k or 64k (default bench)
+  --config C      ${INTEGRATED[*]} (default bench)
   --mode MODE     ${MODES[*]} (default: one after the other)
   --filter GLOB   suites to run (default 'kvm_s2*')
   --help          this text
@@ -33,7 +35,7 @@ filter='kvm_s2*'
 while (($#)); do
 	case $1 in
 	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
-	--config) config=$(value_of "$@"); one_of config "$config" bench debug 16k 64k; shift ;;
+	--config) config=$(value_of "$@"); one_of config "$config" "${INTEGRATED[@]}"; shift ;;
 	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
 	--filter) filter=$(value_of "$@"); shift ;;
 	-h | --help) usage; exit ;;
@@ -42,27 +44,13 @@ while (($#)); do
 	shift
 done
 
-# The KTAP of a console: kernel lines without their time, from the version line
-# to the last result.
-ktap() {
-	sed -n 's/^\[ *[0-9.]*\] //p' "$1" | awk '
-		/^KTAP version/ { on = 1 }
-		on { held = held $0 "\n" }
-		on && /^ *(not )?ok / { printf "%s", held; held = "" }'
-}
-
 # run_mode MODE - boots, shows the results, and fails unless all of them are good.
 run_mode() {
-	local log=$OUT/kunit-$kernel-$config-$1.log code=0 results cases passed skipped failed
+	local log=$OUT/kunit-$kernel-$config-$1.log code=0 passed failed skipped
 	"$ROOT/scripts/qemu.sh" --mode "$1" --image "$image" --initrd "$initrd" --log "$log" \
-		--append "kunit.enable=1 kunit.autorun=1 kunit.filter_glob=$filter" || code=$?
-	results=$(ktap "$log")
-	printf '%s\n' "$results"
-	# Cases are indented once; suites are not, and parameters of a case deeper.
-	cases=$(grep -E '^    (not )?ok ' <<< "$results" || true)
-	skipped=$(grep -c '# SKIP' <<< "$cases" || true)
-	passed=$(($(grep -c '^    ok ' <<< "$cases" || true) - skipped))
-	failed=$(grep -c '^    not ok ' <<< "$cases" || true)
+		--append "$(kunit_parameters "$filter")" || code=$?
+	ktap "$log"
+	read -r passed failed skipped <<< "$(count_cases "$log")"
 	say "$1: $passed cases passed, $failed failed, $skipped skipped"
 	((passed || failed)) || say "$1: no test ran; does a suite match '$filter'?"
 	((code == 0 && passed && !failed))

@@ -12,7 +12,8 @@ ARM64=$CACHE/arm64
 OUT=$CACHE/out
 
 KERNELS=(7.3 6.12)      # series; the first one is the default
-CONFIGS=(bench debug 16k 64k vanilla)
+INTEGRATED=(bench debug 16k 64k dynamic rt dynamic-gcc rt-gcc)
+CONFIGS=("${INTEGRATED[@]}" vanilla)
 MODES=(vhe nvhe protected)
 
 LLVM_VERSION=19

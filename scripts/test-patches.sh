@@ -57,6 +57,7 @@ apply_series() {
 }
 
 # built TREE off|on - builds what the patches touch, in one of two configurations.
+# Who has the options off may have no Rust either.
 built() {
 	local dir=$CACHE/build/patches-$series-$2 log
 	log=$dir/build.log
@@ -64,7 +65,10 @@ built() {
 	{
 		cat "$ROOT/scripts/config/base.config"
 		cat "$ROOT/scripts/config/$series.config" 2> /dev/null || true
-		[[ $2 == off ]] || cat "$ROOT"/scripts/config/component{,"-$series"}.config 2> /dev/null || true
+		case $2 in
+		off) echo CONFIG_RUST=n ;;
+		on) cat "$ROOT"/scripts/config/component{,"-$series"}.config 2> /dev/null || true ;;
+		esac
 	} > "$dir/.fragment"
 	{
 		kbuild "$1" "$dir" -s KCONFIG_ALLCONFIG="$dir/.fragment" allnoconfig &&
