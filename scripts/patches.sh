@@ -73,7 +73,9 @@ belongs() {
 before_tests() {
 	local cut=KVM_S2_KUNIT_TEST
 	case $1 in
-	*/kvm_s2/Kconfig | *.kvm_s2) sed -i -e "/$cut/,\$d" "$1" && sed -i -e :a -e '/^\n*$/{$d;N;ba' -e '}' "$1" ;;
+	*/kvm_s2/Kconfig | *.kvm_s2)
+		sed -i "/$cut/,\$d" "$1"
+		while [[ -s $1 && $(tail -n 1 "$1") =~ ^(#|$) ]]; do sed -i '$d' "$1"; done ;;
 	*/Kconfig) sed -i "/$cut/d" "$1" ;;
 	esac
 }
@@ -129,7 +131,7 @@ write_series() {
 	git -C "$tree" add -A
 	git -C "$tree" commit -qm "Linux $series"
 	for group in "$ROOT"/scripts/patches/[0-9]-*; do add_group "$(basename "$group")"; done
-	diff -r --exclude=.git "$tree" "$whole" >&2 || die "some files of the integration are in no patch"
+	diff -r --exclude=.git --exclude=.kvm_s2.edits "$tree" "$whole" >&2 || die "some files of the integration are in no patch"
 
 	rm -rf "${out:?}/$series"
 	git -C "$tree" format-patch -q --cover-letter -o "$out/$series" \
