@@ -76,14 +76,14 @@ booted() {
 	read -r passed failed skipped <<< "$(count_cases "$3")"
 	warnings=$(sed -n 's/.*: \([0-9]*\) such lines.*/\1/p' "$log.trouble")
 	leaked=$({ grep -o '"leaked":[0-9]*' "$log" || true; } | awk -F: '{ n += $2 } END { print n + 0 }')
-	force=$(sed -n 's/^# in force \([a-z]*\) .*/\1/p' "$log")
+	force=$(sed -n 's/^# in force \([a-z-]*\) .*/\1/p' "$log")
 	IFS='|' read -r _ compiler _ model _ <<< "$what"
+	[[ $(per_page rust "$log") != - && $(per_page c "$log") != - ]] || verdict='no figures'
 	grep -q "^# in force .*$compiler" "$log" || verdict="not a kernel of $compiler"
 	[[ $force == "$model" ]] || verdict="runs with ${force:-nothing known}"
 	((passed && !failed)) || verdict='KUnit failed'
 	((code == 0)) || verdict="boot ended with $code"
-	((leaked == 0)) || verdict="leaked"
-	[[ $(per_page rust "$log") != - && $(per_page c "$log") != - ]] || verdict='no figures'
+	((leaked == 0)) || verdict=leaked
 	[[ $verdict == ok ]] || bad+=("$what: $verdict ($log.console)")
 	cell "$what" "$passed/$failed/$skipped" "$(per_page c "$log")" "$(per_page rust "$log")" \
 		"$(waited c "$log")" "$(waited rust "$log")" "$leaked" "${warnings:-0}" "$verdict"

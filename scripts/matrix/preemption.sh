@@ -35,8 +35,8 @@ preemption_script() {
 	machine_says
 	cat <<-'END'
 		for impl in rust c; do
-			run s2_destroy_time --json --insns --case dense-4k --size 256M \
-				--order close-first,sigkill --guest normal,protected
+			run s2_destroy_time --json --insns --case dense-4k --size 256M --order close-first,sigkill
+			run s2_destroy_time --json --insns --case dense-4k --size 64M --guest protected
 			run s2_destroy_wait --size 8G --priority higher
 		done
 		exit $failed
