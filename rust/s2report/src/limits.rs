@@ -21,6 +21,8 @@ pub enum Against {
     Upstream,
     /// The smallest figure of all rows that the limit is about.
     Smallest,
+    /// The pages that were mapped.
+    Pages,
 }
 
 /// A bound on one metric of all rows that it is about. An empty list means "any".
@@ -122,6 +124,7 @@ impl Limit {
             Against::Nothing => rows.iter().map(|row| self.metric.of(row)).collect(),
             Against::Upstream => self.over_upstream(&rows, &document.rows),
             Against::Smallest => self.over_smallest(&rows),
+            Against::Pages => rows.iter().map(|row| self.over_pages(row)).collect(),
         };
         if figures.is_empty() {
             return Verdict::NotRun;
@@ -160,6 +163,11 @@ impl Limit {
         }
     }
 
+    fn over_pages(&self, row: &Row) -> Option<f64> {
+        let pages = row.pages.filter(|pages| *pages > 0)?;
+        Some(self.metric.of(row)? / pages as f64)
+    }
+
     fn is_about(&self, row: &Row) -> bool {
         fn any<T: PartialEq>(list: &[T], item: &T) -> bool {
             list.is_empty() || list.contains(item)
@@ -193,6 +201,7 @@ impl fmt::Display for Limit {
             Against::Nothing => "",
             Against::Upstream => " over upstream's",
             Against::Smallest => " over the smallest",
+            Against::Pages => " per page",
         };
         let max = count(self.max);
         write!(f, "{}: {}{of} at most {max}", about.join(" "), self.metric)

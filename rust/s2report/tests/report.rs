@@ -231,6 +231,19 @@ fn a_limit_can_be_growth_over_the_smallest_figure() {
 }
 
 #[test]
+fn a_limit_can_be_about_each_page() {
+    let of = |max| {
+        let about = format!("metric='destroy_insns'\nmode=['nvhe']\nmax={max}\n");
+        judged(&format!("[[limit]]\nagainst='pages'\n{about}"))
+    };
+    let (code, text) = of("3.9");
+    assert_eq!(code, Some(1), "{text}");
+    let past = "FAIL nvhe: destroy_insns per page at most 3.90, is 4";
+    assert!(text.contains(past), "{text}");
+    assert_eq!(of("4").0, Some(0));
+}
+
+#[test]
 fn a_limit_with_an_unknown_word_is_refused() {
     let (code, text) = judged("[[limit]]\nmetric='leaked'\nmax=0\nmodes=['vhe']\n");
     assert_eq!(code, Some(2));
