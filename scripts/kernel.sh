@@ -21,6 +21,7 @@ $CACHE.
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
   --config C      bench    the component, its bench module and its tests (default)
                   debug    bench with KASAN, lockdep, fault injection and more
+                  calls    bench without the calls that take runs of pages from EL2
                   16k 64k  bench with larger pages and PTDUMP_STAGE2_DEBUGFS
                   dynamic  bench with preemption chosen at boot (preempt=full)
                   rt       bench as a real-time kernel

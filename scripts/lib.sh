@@ -12,7 +12,7 @@ ARM64=$CACHE/arm64
 OUT=$CACHE/out
 
 KERNELS=(7.3 6.12)      # series; the first one is the default
-INTEGRATED=(bench debug 16k 64k dynamic rt dynamic-gcc rt-gcc)
+INTEGRATED=(bench debug calls 16k 64k dynamic rt dynamic-gcc rt-gcc)
 CONFIGS=("${INTEGRATED[@]}" vanilla)
 MODES=(vhe nvhe protected)
 

@@ -123,6 +123,8 @@ __u64 kvm_s2_pkvm_release(void *vm, const struct kvm_s2_mapping *first, __u64 gf
 		if (done >= 0)
 			return done;
 		pr_warn_once("EL2 refuses runs of pages (%lld), going page by page\n", done);
+	} else {
+		pr_info_once("built without runs of pages, going page by page\n");
 	}
 	return kvm_s2_pkvm_release_one(kvm, kvm_s2_to_pkvm(first));
 }

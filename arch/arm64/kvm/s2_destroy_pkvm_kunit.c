@@ -184,6 +184,13 @@ static int pkvm_test_init(struct kunit *test)
 	return 0;
 }
 
+/* Those about the calls that take runs. */
+static void pkvm_test_needs_runs(struct kunit *test)
+{
+	if (!IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS))
+		kunit_skip(test, "built without CONFIG_KVM_S2_PKVM_RUNS");
+}
+
 static const enum pkvm_test_kind pkvm_test_kinds[] = { PKVM_TEST_SHARED, PKVM_TEST_PROTECTED };
 
 static void pkvm_test_kind_name(const enum pkvm_test_kind *kind, char *name)
@@ -208,10 +215,12 @@ static s64 pkvm_test_release(pkvm_handle_t handle, u64 gfn, u64 nr)
 static void pkvm_test_refusals(struct kunit *test)
 {
 	u64 limit = BIT_ULL(get_kvm_ipa_limit() - PAGE_SHIFT);
-	struct page *pages = pkvm_test_pages(test);
 	struct pkvm_test_vm vm;
 	pkvm_handle_t handle;
+	struct page *pages;
 
+	pkvm_test_needs_runs(test);
+	pages = pkvm_test_pages(test);
 	pkvm_test_start(test, &vm, pkvm_test_kind(test));
 	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN, pages, 4);
 	handle = vm.kvm->arch.pkvm.handle;
@@ -264,11 +273,13 @@ static void pkvm_test_refusals(struct kunit *test)
 static void pkvm_test_one_run(struct kunit *test)
 {
 	enum pkvm_test_kind kind = pkvm_test_kind(test);
-	struct page *pages = pkvm_test_pages(test);
 	struct kvm_s2_figures figures;
 	struct pkvm_test_vm vm;
+	struct page *pages;
 	u64 other_calls;
 
+	pkvm_test_needs_runs(test);
+	pages = pkvm_test_pages(test);
 	pkvm_test_start(test, &vm, kind);
 	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN, pages, PKVM_TEST_PAGES);
 	figures = pkvm_test_destroy(&vm);

@@ -16,6 +16,7 @@ use s2_selftests::stats::Mark;
 use s2_selftests::Result;
 use s2_selftests::Stop;
 use std::fs;
+use std::path::Path;
 
 const REFUSE_EVERY: &str = "/sys/kernel/debug/kvm_s2/refuse_every";
 const REFUSE_RUNS: &str = "/sys/kernel/debug/kvm_s2/refuse_runs";
@@ -33,6 +34,11 @@ impl Fault {
         }
         if stats::current_impl() != "rust" {
             return Err(Stop::Skip("upstream takes no runs".into()));
+        }
+        if !Path::new(file).exists() {
+            return Err(Stop::Skip(format!(
+                "no {file}: CONFIG_KVM_S2_PKVM_FAULTS has it"
+            )));
         }
         fs::write(file, value.to_string()).map_err(Stop::missing(file))?;
         Ok(Fault(file))
