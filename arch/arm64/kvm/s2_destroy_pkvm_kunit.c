@@ -18,9 +18,9 @@
 #include "s2_destroy.h"
 #include "s2_destroy_stats.h"
 
-/* A block: memory in one piece, so that all of it can go in one run. */
+/* Pages in one piece, as many as one run of a guest that shares them. */
 #define PKVM_TEST_PAGES		512
-#define PKVM_TEST_ORDER		9
+#define PKVM_TEST_BLOCK		(PMD_SIZE / PAGE_SIZE)
 #define PKVM_TEST_GFN		BIT_ULL(20)
 
 enum pkvm_test_kind {
@@ -104,19 +104,30 @@ static void pkvm_test_end(struct kunit *test, struct pkvm_test_vm *vm)
 	pkvm_test_shared_free(vm->kvm, sizeof(*vm->kvm));
 }
 
-static struct page *pkvm_test_pages(struct kunit *test)
+/* @nr is a power of two. */
+static struct page *pkvm_test_alloc(struct kunit *test, unsigned int nr)
 {
-	struct page *pages = alloc_pages(GFP_KERNEL | __GFP_ZERO, PKVM_TEST_ORDER);
+	struct page *pages = alloc_pages(GFP_KERNEL | __GFP_ZERO, ilog2(nr));
 
 	KUNIT_ASSERT_NOT_NULL(test, pages);
-	split_page(pages, PKVM_TEST_ORDER);
+	split_page(pages, ilog2(nr));
 	return pages;
+}
+
+static void pkvm_test_free(struct page *pages, unsigned int nr)
+{
+	for (unsigned int i = 0; i < nr; i++)
+		__free_page(&pages[i]);
+}
+
+static struct page *pkvm_test_pages(struct kunit *test)
+{
+	return pkvm_test_alloc(test, PKVM_TEST_PAGES);
 }
 
 static void pkvm_test_free_pages(struct page *pages)
 {
-	for (unsigned int i = 0; i < PKVM_TEST_PAGES; i++)
-		__free_page(&pages[i]);
+	pkvm_test_free(pages, PKVM_TEST_PAGES);
 }
 
 static void pkvm_test_map(struct kunit *test, struct pkvm_test_vm *vm, u64 gfn, struct page *page,
@@ -302,7 +313,7 @@ static void pkvm_test_one_run(struct kunit *test)
 /* A block goes back whole, between pages. */
 static void pkvm_test_block(struct kunit *test)
 {
-	struct page *block = pkvm_test_pages(test);
+	struct page *block = pkvm_test_alloc(test, PKVM_TEST_BLOCK);
 	struct page *pages = pkvm_test_pages(test);
 	struct kvm_s2_figures figures;
 	struct pkvm_test_vm vm;
@@ -310,15 +321,15 @@ static void pkvm_test_block(struct kunit *test)
 	pkvm_test_start(test, &vm, PKVM_TEST_SHARED);
 	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN - 3, pages, 3);
 	pkvm_test_map(test, &vm, PKVM_TEST_GFN, block, PMD_SIZE);
-	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN + PKVM_TEST_PAGES, pages + 3, 3);
+	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN + PKVM_TEST_BLOCK, pages + 3, 3);
 	figures = pkvm_test_destroy(&vm);
 
 	KUNIT_EXPECT_EQ(test, figures.leaves, 7);
-	KUNIT_EXPECT_EQ(test, figures.pages, 6 + PKVM_TEST_PAGES);
-	KUNIT_EXPECT_EQ(test, PKVM_TEST_PAGES, pkvm_test_returned(block, PKVM_TEST_PAGES));
+	KUNIT_EXPECT_EQ(test, figures.pages, 6 + PKVM_TEST_BLOCK);
+	KUNIT_EXPECT_EQ(test, PKVM_TEST_BLOCK, pkvm_test_returned(block, PKVM_TEST_BLOCK));
 	KUNIT_EXPECT_EQ(test, PKVM_TEST_PAGES, pkvm_test_returned(pages, PKVM_TEST_PAGES));
 	pkvm_test_end(test, &vm);
-	pkvm_test_free_pages(block);
+	pkvm_test_free(block, PKVM_TEST_BLOCK);
 	pkvm_test_free_pages(pages);
 }
 
@@ -379,13 +390,14 @@ static void pkvm_test_two_sharers(struct kunit *test)
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 
-/* More than one call's worth of pages that are cleared. */
-#define PKVM_TEST_RUN	130
+/* More than two runs of pages that are cleared. Each run of the test loses one. */
+#define PKVM_TEST_RUN	(2 * KVM_S2_BATCH + 8)
+#define PKVM_TEST_FEW	128
 
 /* Destroys a VM of which EL2 refuses the page at @index. */
 static void pkvm_test_refuse(struct kunit *test, unsigned int index)
 {
-	struct page *pages = pkvm_test_pages(test);
+	struct page *pages = pkvm_test_alloc(test, PKVM_TEST_FEW);
 	struct kvm_s2_figures figures;
 	struct pkvm_test_vm vm;
 
@@ -401,9 +413,9 @@ static void pkvm_test_refuse(struct kunit *test, unsigned int index)
 	/* It is kept from the page allocator, by a reference that nobody drops. */
 	KUNIT_EXPECT_FALSE(test, pkvm_test_is_owned(&pages[index]));
 	KUNIT_EXPECT_GT(test, page_count(&pages[index]), 1);
-	KUNIT_EXPECT_EQ(test, PKVM_TEST_PAGES - 1, pkvm_test_returned(pages, PKVM_TEST_PAGES));
+	KUNIT_EXPECT_EQ(test, PKVM_TEST_FEW - 1, pkvm_test_returned(pages, PKVM_TEST_FEW));
 	pkvm_test_end(test, &vm);
-	pkvm_test_free_pages(pages);
+	pkvm_test_free(pages, PKVM_TEST_FEW);
 }
 
 /* A page that EL2 refuses costs itself, wherever it is in a run. */
