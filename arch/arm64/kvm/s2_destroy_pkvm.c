@@ -243,9 +243,9 @@ void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figur
 		WARN_ON(kvm_s2_timed_call(kvm, __pkvm_start_teardown_vm, kvm->arch.pkvm.handle));
 		kvm->arch.pkvm.is_dying = true;
 	}
-	/* That flushed the VMID; after it only upstream's calls invalidate pages. */
+	/* EL2 counts the flush of the VMID; after it only upstream's calls invalidate pages. */
 	if (kvm_s2_use_runs() && !kvm_s2_refuse_runs)
-		figures->tlbis = pkvm_hyp_vm_is_created(kvm);
+		figures->tlbis = kvm->arch.pkvm.el2_flushes;
 
 	kvm_s2_destroy_mappings(&mappings, figures);
 	pgt->pkvm_mappings = RB_ROOT_CACHED;

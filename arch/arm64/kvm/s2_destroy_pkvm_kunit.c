@@ -298,6 +298,8 @@ static void pkvm_test_one_run(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, figures.leaves, PKVM_TEST_PAGES);
 	KUNIT_EXPECT_EQ(test, figures.pages, PKVM_TEST_PAGES);
 	KUNIT_EXPECT_EQ(test, figures.leaked, 0);
+	/* Of the whole VMID, and before anything is given back. */
+	KUNIT_EXPECT_EQ(test, figures.tlbis, 1);
 	/* Dying, tables, no more tables, one vCPU. */
 	other_calls = 1 + 2 + 1;
 	if (kind == PKVM_TEST_SHARED)
@@ -425,6 +427,32 @@ static void pkvm_test_one_refused(struct kunit *test)
 		pkvm_test_refuse(test, index);
 }
 
+/* A page that EL2 does not have is refused by the calls for single pages too. */
+static void pkvm_test_one_refused_alone(struct kunit *test)
+{
+	struct page *pages = pkvm_test_pages(test);
+	struct kvm_s2_figures figures;
+	struct pkvm_test_vm vm;
+
+	pkvm_test_start(test, &vm, PKVM_TEST_SHARED);
+	pkvm_test_map_pages(test, &vm, PKVM_TEST_GFN, pages, 3);
+	KUNIT_EXPECT_EQ(test, 0, kvm_call_hyp_nvhe(__pkvm_host_unshare_guest,
+						   vm.kvm->arch.pkvm.handle,
+						   PKVM_TEST_GFN + 1, 1UL));
+	kvm_s2_refuse_runs = true;
+	figures = pkvm_test_destroy(&vm);
+	kvm_s2_refuse_runs = false;
+
+	KUNIT_EXPECT_EQ(test, figures.pages, 2);
+	KUNIT_EXPECT_EQ(test, figures.leaked, 1);
+	KUNIT_EXPECT_EQ(test, page_count(&pages[1]), 2);
+	/* The host has it, unlike one that is refused in earnest. */
+	put_page(&pages[1]);
+	KUNIT_EXPECT_EQ(test, PKVM_TEST_PAGES, pkvm_test_returned(pages, PKVM_TEST_PAGES));
+	pkvm_test_end(test, &vm);
+	pkvm_test_free_pages(pages);
+}
+
 #endif /* CONFIG_KVM_S2_PKVM_FAULTS */
 
 static struct kunit_case pkvm_test_cases[] = {
@@ -435,6 +463,7 @@ static struct kunit_case pkvm_test_cases[] = {
 	KUNIT_CASE(pkvm_test_two_sharers),
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 	KUNIT_CASE_PARAM(pkvm_test_one_refused, kind_gen_params),
+	KUNIT_CASE(pkvm_test_one_refused_alone),
 #endif
 	{}
 };

@@ -16,8 +16,11 @@
  */
 static inline void pkvm_flush_dying_vm(struct pkvm_hyp_vm *vm)
 {
-	if (IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS))
-		__kvm_tlb_flush_vmid(&vm->kvm.arch.mmu);
+	if (!IS_ENABLED(CONFIG_KVM_S2_PKVM_RUNS))
+		return;
+
+	__kvm_tlb_flush_vmid(&vm->kvm.arch.mmu);
+	vm->host_kvm->arch.pkvm.el2_flushes++;
 }
 
 /*
