@@ -20,11 +20,12 @@ all of it was skipped.
   --kernel V      ${KERNELS[*]} (default ${KERNELS[0]})
   --config C      bench, debug or vanilla (default bench)
   --mode MODE     ${MODES[*]} (default: one after the other)
+  --test PROGRAM  only this one (may be repeated)
   --timeout SEC   real time for one boot (default 900)
   --help          this text
 
 Examples:
-  scripts/selftests.sh --mode protected
+  scripts/selftests.sh --mode protected --test s2_reuse
   scripts/selftests.sh --mode nvhe -- --case dense-4k --size 64M --runs 3
   scripts/selftests.sh -- --help
 EOF_USAGE
@@ -34,19 +35,27 @@ kernel=${KERNELS[0]}
 config=bench
 modes=("${MODES[@]}")
 limit=900
+tests=()
 while (($#)); do
 	case $1 in
 	--kernel) kernel=$(value_of "$@"); one_of kernel "$kernel" "${KERNELS[@]}"; shift ;;
 	--config) config=$(value_of "$@"); one_of config "$config" "${CONFIGS[@]}"; shift ;;
 	--mode) modes=("$(value_of "$@")"); one_of mode "${modes[0]}" "${MODES[@]}"; shift ;;
+	--test) tests+=("$(value_of "$@")"); shift ;;
 	--timeout) limit=$(value_of "$@"); shift ;;
 	-h | --help) usage; exit ;;
 	--) shift; break ;;
-	*) misuse "unknown option '$1'; valid: --kernel --config --mode --timeout --help --" ;;
+	*) misuse "unknown option '$1'; valid: --kernel --config --mode --test --timeout --help --" ;;
 	esac
 	shift
 done
 
+((${#tests[@]})) || tests=(s2_destroy_time s2_reuse s2_hard)
+programs=$(cd "$ROOT/selftests/src/bin" && echo *)
+for test in "${tests[@]}"; do
+	# shellcheck disable=SC2086  # one word each
+	one_of test "$test" $programs
+done
 "$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config"
 image=$("$ROOT/scripts/kernel.sh" --kernel "$kernel" --config "$config" --print image)
 mkdir -p "$OUT"
@@ -56,16 +65,20 @@ if (($#)); then
 	echo "exec s2_destroy_time ${*@Q}" > "$script"
 else
 	# Skipping everything (4) is no failure of the other implementation.
-	cat > "$script" <<-'END'
+	cat > "$script" <<-END
 		worst=0
 		for impl in rust c; do
-			for test in 's2_destroy_time --setup' s2_reuse s2_hard; do
-				$test --impl $impl
-				code=$?
-				[ $code -le $worst ] || [ $code = 4 ] || worst=$code
+			for test in ${tests[*]}; do
+				case \$test in
+				s2_destroy_time) set -- --setup ;;	# huge pages
+				*) set -- ;;
+				esac
+				\$test --impl \$impl "\$@"
+				code=\$?
+				[ \$code -le \$worst ] || [ \$code = 4 ] || worst=\$code
 			done
 		done
-		exit $worst
+		exit \$worst
 	END
 fi
 initrd=$("$ROOT/scripts/initramfs.sh" --run "$script" --out "$OUT/selftests.cpio" \
