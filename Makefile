@@ -5,7 +5,7 @@
 #   make bench ARGS="--quick --mode nvhe"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench neighbour test kernel kunit selftests matrix latency patches package integrate clean
+.PHONY: help setup bench neighbour test kernel kunit selftests bugs matrix latency patches package integrate clean
 
 series := $(if $(KERNEL),--kernel $(KERNEL))
 
@@ -37,6 +37,9 @@ kunit: ## the component's KUnit tests in a booted kernel, in all three modes
 
 selftests: ## the kselftest programs in a booted machine, in all three modes
 	@scripts/selftests.sh $(series) $(ARGS)
+
+bugs: ## makes mistakes on purpose, and shows which test notices each
+	@scripts/test-bugs.sh $(ARGS)
 
 matrix: ## every page size, preemption model and compiler, upstream against ours
 	@scripts/matrix.sh $(series) $(ARGS)
