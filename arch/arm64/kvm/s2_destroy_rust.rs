@@ -40,8 +40,8 @@ const __LOG_PREFIX: &[u8] = b"kvm_s2\0";
 const BATCH: usize = bindings::KVM_S2_BATCH as usize;
 
 /// Tables given up between two chances to schedule: at 1,400 instructions for a full one of pages,
-/// 2,500 for one of blocks, and now and then a burst of the page allocator.
-const TABLE_BUDGET: u32 = 16;
+/// 2,500 for one of blocks, and now and then a burst of the page allocator, of up to 25,000.
+const TABLE_BUDGET: u32 = 10;
 
 /// Up to [`BATCH`] pointers and a number with each.
 struct Batch<T> {
