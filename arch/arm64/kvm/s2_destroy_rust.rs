@@ -89,6 +89,7 @@ struct KernelTables {
     found: bindings::kvm_s2_found,
     leaked: u64,
     atomics: u64,
+    /// Calls, but for those that find a table.
     helper_calls: u64,
     /// Whether the last batch calmed the page allocator. The first one does not: a destroy of a few
     /// tables would only wake what others have put off.
@@ -125,7 +126,6 @@ impl KernelTables {
 unsafe impl TableOps for KernelTables {
     #[inline]
     fn table(&mut self, pa: PhysAddr) -> Option<Table> {
-        self.helper_calls += 1;
         // SAFETY: The function takes any address.
         let va = unsafe { bindings::kvm_s2_find_table(pa.0, &mut self.found) };
         NonNull::new(va.cast::<Pte>()).map(Table::new)
@@ -267,7 +267,8 @@ unsafe fn with_tables(
     figures.tables = done.tables;
     figures.table_bytes = done.table_bytes;
     figures.atomics = backend.ops().atomics;
-    figures.helper_calls = backend.ops().helper_calls;
+    // Each table was found by a call of its own.
+    figures.helper_calls = done.tables + backend.ops().helper_calls;
     // No hardware walker can reach an unlinked tree, so nothing is invalidated.
     figures.tlbis = 0;
 }
