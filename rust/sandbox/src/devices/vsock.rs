@@ -36,7 +36,19 @@ pub(super) struct Vsock {
     socket: BoundSocket,
     muxer: Muxer,
     config: [u8; 8],
-    reset_guest: bool,
+    reset: Reset,
+}
+
+/// Telling a restored guest that its connections are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reset {
+    /// It knows.
+    Done,
+    /// It has not given a buffer for it yet.
+    Owed,
+    /// It has not given the buffer back yet. Until then it may still take a new
+    /// connection for an old one, or end it with the old ones.
+    Sent,
 }
 
 impl Vsock {
@@ -46,7 +58,7 @@ impl Vsock {
             socket: BoundSocket::bind(&config.socket)?,
             muxer: Muxer::new(cid, config.socket.clone()),
             config: cid.to_le_bytes(),
-            reset_guest: false,
+            reset: Reset::Done,
         })
     }
 
@@ -72,6 +84,9 @@ impl Vsock {
 
     /// Fills the guest's buffers with whatever there is for it.
     fn receive(&mut self, io: &mut Io<'_>) {
+        if self.reset != Reset::Done {
+            return;
+        }
         let queue = &mut io.queues[RECEIVE];
         let memory = queue.share();
         while self.muxer.has_packet() {
@@ -113,7 +128,7 @@ impl Vsock {
         });
         queue.push(chain.head_index(), if sent { 4 } else { 0 });
         queue.notify_guest();
-        self.reset_guest = false;
+        self.reset = Reset::Sent;
     }
 }
 
@@ -140,7 +155,9 @@ impl Backend for Vsock {
 
     fn start(&mut self, io: &mut Io<'_>, restored: bool) -> io::Result<()> {
         // The streams of a snapshot's connections were not in the snapshot.
-        self.reset_guest |= restored;
+        if restored {
+            self.reset = Reset::Owed;
+        }
         io.events
             .add(self.socket.listener(), LISTENER, EventSet::IN)?;
         self.muxer.watch(io.events)
@@ -149,7 +166,11 @@ impl Backend for Vsock {
     fn on_queue(&mut self, queue: usize, io: &mut Io<'_>) {
         match queue {
             TRANSMIT => self.transmit(io),
-            EVENT if self.reset_guest => self.send_reset(io),
+            EVENT => match self.reset {
+                Reset::Owed => self.send_reset(io),
+                Reset::Sent => self.reset = Reset::Done,
+                Reset::Done => (),
+            },
             _ => (),
         }
         self.receive(io);

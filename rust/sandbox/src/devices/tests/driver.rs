@@ -177,16 +177,19 @@ impl Driver {
         }
     }
 
+    /// Whether the device has given a chain back that has not been taken.
+    pub(super) fn has_used(&self, queue: usize) -> bool {
+        let index = GuestAddress(ring(queue) + USED + 2);
+        let order = std::sync::atomic::Ordering::Acquire;
+        let used: u16 = self.memory.load(index, order).unwrap();
+        used != self.rings[queue].taken
+    }
+
     /// Waits for the device to give a chain back; how much it wrote.
     pub(super) fn take(&mut self, queue: usize) -> u32 {
         let base = ring(queue) + USED;
         let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let order = std::sync::atomic::Ordering::Acquire;
-            let used: u16 = self.memory.load(GuestAddress(base + 2), order).unwrap();
-            if used != self.rings[queue].taken {
-                break;
-            }
+        while !self.has_used(queue) {
             assert!(Instant::now() < deadline, "queue {queue} stands still");
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -241,3 +241,25 @@ fn a_restored_guest_is_told_that_its_connections_are_gone() {
     let event: u32 = machine.memory.read_obj(GuestAddress(IN)).unwrap();
     assert_eq!(event, 0);
 }
+
+#[test]
+fn a_restored_guest_hears_of_new_connections_after_the_end_of_the_old_ones() {
+    let Some(machine) = Machine::new() else {
+        return;
+    };
+    let dir = Dir::new("vsock-order");
+    let mut driver = machine.attach(open(&dir));
+    driver.add(EVENT, &[(IN, 8, true)]);
+    driver.transport.join();
+    let dir = Dir::new("vsock-ordered");
+    let mut driver = machine.reattach(open(&dir), driver);
+    let mut stream = UnixStream::connect(dir.0.join("vsock")).unwrap();
+    stream.write_all(b"CONNECT 52\n").unwrap();
+    driver.add(RECEIVE, &[(IN, ROOM, true)]);
+    assert_eq!(driver.take(EVENT), 4);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(!driver.has_used(RECEIVE), "too early");
+    // This is how the guest says that it has read the event.
+    driver.add(EVENT, &[(OUT, 8, true)]);
+    assert_eq!(driver.take(RECEIVE), 44);
+}
