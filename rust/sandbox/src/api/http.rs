@@ -2,9 +2,11 @@
 
 //! The HTTP side: paths, verbs, bodies, statuses.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{to_bytes, Body};
 use axum::extract::{Request, State};
@@ -14,6 +16,7 @@ use axum::Router;
 use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+use tokio::sync::{oneshot, Notify, RwLock};
 
 use super::{ApiError, Service};
 use crate::socket::BoundSocket;
@@ -21,6 +24,8 @@ use crate::vm::Release;
 
 /// Larger bodies are refused.
 const MAX_BODY: usize = 1 << 20;
+/// How long the end waits for a reply to be read.
+const LAST_REPLY: Duration = Duration::from_secs(1);
 const PREFIX: &str = "/api/v1/";
 
 /// Paths below `/api/v1/`.
@@ -74,7 +79,8 @@ pub fn bind(path: &Path) -> Result<BoundSocket, ServeError> {
 /// Serves requests until `end` is over or `vmm.shutdown` is asked for.
 ///
 /// Every operation runs to its end on a thread of its own, whether or not the
-/// client is still there to hear of it.
+/// client is still there to hear of it. In the end those that have begun are waited
+/// for, clients that have not finished asking are not.
 pub fn serve<F>(socket: &BoundSocket, service: Arc<Service>, end: F) -> Result<(), ServeError>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -86,35 +92,53 @@ where
         .map_err(ServeError::Serve)?;
     runtime.block_on(async move {
         let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Serve)?;
-        let stop = Arc::new(tokio::sync::Notify::new());
-        let stopped = stop.clone();
-        let app = Router::new().fallback(answer).with_state((service, stop));
-        axum::serve(listener, app)
-            .with_graceful_shutdown(async move {
-                tokio::select! {
-                    () = end => (),
-                    () = stopped.notified() => (),
-                }
-            })
-            .await
-            .map_err(ServeError::Serve)
+        let shared = Arc::new(Shared {
+            service,
+            stop: Notify::new(),
+            operations: RwLock::new(()),
+        });
+        let app = Router::new().fallback(answer).with_state(shared.clone());
+        let (close, closing) = oneshot::channel::<()>();
+        let server = axum::serve(listener, app).with_graceful_shutdown(async move {
+            let _ = closing.await;
+        });
+        let mut server = pin!(server.into_future());
+        tokio::select! {
+            result = &mut server => return result.map_err(ServeError::Serve),
+            () = end => (),
+            () = shared.stop.notified() => (),
+        }
+        drop(close);
+        tokio::select! {
+            result = server => result.map_err(ServeError::Serve),
+            () = shared.last_reply() => Ok(()),
+        }
     })
 }
 
-type Shared = (Arc<Service>, Arc<tokio::sync::Notify>);
+struct Shared {
+    service: Arc<Service>,
+    stop: Notify,
+    /// Each operation reads it while it runs.
+    operations: RwLock<()>,
+}
 
-async fn answer(State((service, stop)): State<Shared>, request: Request) -> Response {
-    match carry_out(service, &stop, request).await {
+impl Shared {
+    /// Waits until no operation runs and the last one's reply has had its time.
+    async fn last_reply(&self) {
+        drop(self.operations.write().await);
+        tokio::time::sleep(LAST_REPLY).await;
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    match carry_out(&shared, request).await {
         Ok(response) => response,
         Err(error) => refusal(&error),
     }
 }
 
-async fn carry_out(
-    service: Arc<Service>,
-    stop: &tokio::sync::Notify,
-    request: Request,
-) -> Result<Response, ApiError> {
+async fn carry_out(shared: &Shared, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
     let name = path.strip_prefix(PREFIX).unwrap_or_default();
@@ -131,9 +155,11 @@ async fn carry_out(
     }
     let body = read_body(body).await?;
     if name == "vmm.shutdown" {
-        stop.notify_one();
+        shared.stop.notify_one();
         return done(());
     }
+    let _running = shared.operations.read().await;
+    let service = shared.service.clone();
     tokio::task::spawn_blocking(move || dispatch(&service, name, &body))
         .await
         .map_err(|_| ApiError::Panicked)?

@@ -43,6 +43,63 @@ fn a_second_pause_is_refused_and_a_delete_waits() {
 }
 
 #[test]
+fn a_resume_while_memory_is_going_is_refused_and_all_of_it_comes_back() {
+    need!(kvm());
+    let dir = Dir::new("going");
+    let vmm = booted(&dir, 512 * MIB);
+    assert!(resident(&vmm) > 256 * MIB);
+    vmm.client
+        .put("vm.pause", &to_snapshot(&dir.join("snapshot")))
+        .unwrap();
+    let (status, words) = refusal(vmm.client.put("vm.resume", ""));
+    assert_eq!(status, 404);
+    assert!(words.contains("vm.restore"), "{words}");
+    wait_for("the release to end", || {
+        let counters = vmm.client.get("vm.counters").unwrap();
+        assert!(counters.contains(r#""inline":0,"failed":0"#), "{counters}");
+        counters.contains(r#""pending":0"#) && counters.contains(r#""released":1"#)
+    });
+    assert!(resident(&vmm) < 64 * MIB, "memory is not back");
+}
+
+/// Resident bytes of the VMM process.
+fn resident(vmm: &Vmm) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", vmm.pid())).unwrap();
+    let kib = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    kib.unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse::<u64>()
+        .unwrap()
+        << 10
+}
+
+#[test]
+fn a_client_that_never_ends_its_request_holds_up_nobody() {
+    let dir = Dir::new("half");
+    let vmm = Vmm::start(&dir.join("api"), &[]);
+    let half = b"PUT /api/v1/vm.create HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{";
+    let clients: Vec<_> = [&half[..], &half[..30], b""]
+        .iter()
+        .map(|start| {
+            let mut client = UnixStream::connect(&vmm.socket).unwrap();
+            client.write_all(start).unwrap();
+            client
+        })
+        .collect();
+    assert!(vmm.client.get("vm.counters").is_ok());
+    assert_eq!(refusal(vmm.client.get("vm.info")).0, 404);
+    let start = std::time::Instant::now();
+    assert!(vmm.shutdown());
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(clients);
+}
+
+#[test]
 fn a_pause_ends_well_without_its_client() {
     need!(kvm());
     let dir = Dir::new("gone");
