@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::common::{
-    from_snapshot, kvm, need, payload, refusal, to_snapshot, wait_touched, Dir, Vmm, MIB,
+    from_snapshot, kvm, need, payload, program, refusal, to_snapshot, wait_touched, Dir, Vmm, MIB,
 };
 use sandbox::config::Afterwards;
 
@@ -131,10 +131,28 @@ fn what_cannot_be_restored_is_said() {
 }
 
 #[test]
+fn what_is_no_kernel_is_named() {
+    need!(kvm());
+    let dir = Dir::new("unbootable");
+    let vmm = Vmm::start(&dir.join("api"), &[]);
+    let file = dir.join("kernel");
+    std::fs::write(&file, "#!/bin/sh\n".repeat(1000)).unwrap();
+    let mut config = payload(16 * MIB, MIB, Afterwards::Halt, &dir.join("console"));
+    config.payload.builtin = None;
+    config.payload.kernel = Some(file.clone());
+    let config = serde_json::to_string(&config).unwrap();
+    vmm.client.put("vm.create", &config).unwrap();
+    let (status, words) = refusal(vmm.client.put("vm.boot", ""));
+    assert_eq!(status, 422);
+    assert!(words.contains("/kernel\" is not a kernel image"), "{words}");
+    assert!(vmm.shutdown());
+}
+
+#[test]
 fn a_second_vmm_is_told_that_the_socket_is_in_use() {
     let dir = Dir::new("in-use");
     let _first = Vmm::start(&dir.join("api"), &[]);
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sandbox"))
+    let output = std::process::Command::new(program())
         .args(["run", "--api-socket"])
         .arg(dir.join("api"))
         .output()

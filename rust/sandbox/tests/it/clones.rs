@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
-use crate::common::{beats, kvm, need, wait_for, Dir, MIB};
+use crate::common::{beats, kvm, need, program, wait_for, Dir, MIB};
 use sandbox::api::Client;
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ impl Fleet {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox"));
+        let mut command = Command::new(program());
         command
             .args(arguments)
             .env("XDG_RUNTIME_DIR", self.0.join(""));

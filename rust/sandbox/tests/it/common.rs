@@ -183,6 +183,13 @@ pub(crate) fn beats(console: &Path) -> usize {
     text.iter().filter(|&&byte| byte == b'B').count()
 }
 
+/// The program under test; `SANDBOX_PROGRAM` names it on a machine where cargo has
+/// not built it.
+pub(crate) fn program() -> PathBuf {
+    let named = std::env::var_os("SANDBOX_PROGRAM");
+    named.map_or_else(|| env!("CARGO_BIN_EXE_sandbox").into(), PathBuf::from)
+}
+
 /// A VMM process; killed when the test is over.
 pub(crate) struct Vmm {
     child: Child,
@@ -198,11 +205,12 @@ impl Vmm {
         vmm
     }
 
-    /// Starts one that may not use userfaultfd, as in many containers.
-    pub(crate) fn start_without_userfaultfd(socket: &Path) -> Self {
+    /// Starts one that first forgoes something: `restrict` runs between fork and
+    /// exec, where only system calls are safe.
+    pub(crate) fn start_restricted(socket: &Path, restrict: fn() -> std::io::Result<()>) -> Self {
         let mut command = Self::command(socket, &[]);
-        // SAFETY: two system calls between fork and exec, and nothing else.
-        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, no_userfaultfd) };
+        // SAFETY: what is passed makes a few system calls and does nothing else.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, restrict) };
         let vmm = Self::from_command(socket, command);
         wait_for("the VMM to answer", || vmm.client.get("vmm.ping").is_ok());
         vmm
@@ -214,7 +222,7 @@ impl Vmm {
     }
 
     fn command(socket: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sandbox"));
+        let mut command = Command::new(program());
         command
             .args(["run", "--api-socket"])
             .arg(socket)
@@ -270,37 +278,6 @@ impl Vmm {
 impl Drop for Vmm {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// Has the kernel refuse both ways to a userfaultfd to this process.
-fn no_userfaultfd() -> std::io::Result<()> {
-    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
-    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    // The number of the call is at 0, the low half of its second argument at 24.
-    let mut filter = [
-        step(LOAD, 0, 0, 0),
-        step(EQUAL, libc::SYS_userfaultfd as u32, 3, 0),
-        step(EQUAL, libc::SYS_ioctl as u32, 0, 3),
-        step(LOAD, 24, 0, 0),
-        step(EQUAL, 0xaa00, 0, 1),
-        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
-        step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: the filter outlives the call, which copies it.
-    let refused = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-            || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) != 0
-    };
-    match refused {
-        true => Err(std::io::Error::last_os_error()),
-        false => Ok(()),
     }
 }
 

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::program;
+
 /// Writes the archive (cpio, "newc").
 pub(crate) fn write(path: &Path) -> io::Result<()> {
     let mut archive = Archive {
@@ -24,13 +26,16 @@ pub(crate) fn write(path: &Path) -> io::Result<()> {
 
 /// Cargo builds examples along with tests, next to the programs.
 pub(crate) fn init_program() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_sandbox"));
-    program.with_file_name("examples").join("guest_init")
+    program().with_file_name("examples").join("guest_init")
 }
 
-/// Shared objects that the loader will ask for, and the loader.
+/// Shared objects that the loader will ask for, and the loader; none where there
+/// is nothing to look with, which is where all programs are static.
 fn libraries(program: &Path) -> io::Result<Vec<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output()?;
+    let output = match Command::new("ldd").arg(program).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        output => output?,
+    };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let paths = text.split_whitespace().filter(|word| word.starts_with('/'));
     Ok(paths.map(PathBuf::from).collect())

@@ -13,3 +13,4 @@ mod lifecycle;
 mod linux;
 mod modes;
 mod order;
+mod restricted;

@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::common::{
     beats, kvm, need, payload, refusal, to_snapshot, wait_for, wait_touched, Dir, Mount, Vmm, MIB,
 };
+use crate::restricted::no_userfaultfd;
 use sandbox::config::Afterwards;
 use sandbox::restore::userfault_permitted;
 use serde_json::{json, Value};
@@ -308,7 +309,7 @@ fn without_userfaultfd_it_is_refused_or_falls_back_with_the_reason() {
     need!(kvm());
     let dir = Dir::new("forbidden");
     let place = snapshot(&dir, |_| ());
-    let vmm = Vmm::start_without_userfaultfd(&dir.join("api"));
+    let vmm = Vmm::start_restricted(&dir.join("api"), no_userfaultfd);
     let on_demand = body(&dir, &place, json!({ "memory_mode": "on-demand" }));
     let (status, words) = refusal(vmm.client.put("vm.restore", &on_demand));
     assert_eq!(status, 422);
