@@ -5,6 +5,7 @@
 mod burst;
 mod clone;
 mod guest;
+mod interval;
 mod pause;
 mod report;
 mod stats;

@@ -6,14 +6,24 @@ use std::path::Path;
 
 use serde_json::{json, Value};
 
+use super::interval;
 use super::pause::Pair;
 use super::turnover::Turnover;
 use crate::cli::show_size;
 
+const HEAD: [&str; 6] = [
+    "measure",
+    "n",
+    "inline ms",
+    "deferred ms",
+    "ratio",
+    "95% of ratios",
+];
+
 /// Everything measured, in the order it was.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    lines: Vec<[String; 5]>,
+    lines: Vec<[String; 6]>,
     rows: Vec<Value>,
     notes: Vec<String>,
 }
@@ -23,26 +33,27 @@ impl Report {
     pub(super) fn pair(&mut self, name: &str, pair: &Pair) {
         let show = |median: f64, p99: f64| format!("{} ({})", ms(median), ms(p99));
         self.line(
-            format!("{name}, median (p99)"),
+            (name, "median (p99)"),
             pair,
             show(pair.inline.median(), pair.inline.p99()),
             show(pair.deferred.median(), pair.deferred.p99()),
             pair.deferred.median() / pair.inline.median(),
+            interval::of_ratio(&pair.inline, &pair.deferred),
         );
-        self.row(name, pair);
     }
 
-    /// Averages and p99 of a figure.
+    /// Averages and p99 of a figure. The guests of one round depend on each other,
+    /// so there is no interval.
     pub(super) fn means(&mut self, name: &str, pair: &Pair) {
         let show = |mean: f64, p99: f64| format!("{} ({})", ms(mean), ms(p99));
         self.line(
-            format!("{name}, average (p99)"),
+            (name, "average (p99)"),
             pair,
             show(pair.inline.mean(), pair.inline.p99()),
             show(pair.deferred.mean(), pair.deferred.p99()),
             pair.deferred.mean() / pair.inline.mean(),
+            None,
         );
-        self.row(name, pair);
     }
 
     /// What was pending and resident while guests replaced each other.
@@ -95,14 +106,16 @@ impl Report {
 
     /// Prints the table.
     pub(super) fn print(&self) {
-        let head = ["measure", "n", "inline ms", "deferred ms", "ratio"].map(str::to_owned);
+        let head = HEAD.map(str::to_owned);
         let all: Vec<_> = std::iter::once(&head).chain(&self.lines).collect();
         let width = |column: usize| all.iter().map(|line| line[column].len()).max().unwrap_or(0);
-        let widths = [0, 1, 2, 3, 4].map(width);
+        let widths = [0, 1, 2, 3, 4, 5].map(width);
         for line in all {
-            let [name, n, inline, deferred, ratio] = line;
-            let [w0, w1, w2, w3, w4] = widths;
-            println!("{name:w0$}  {n:>w1$}  {inline:>w2$}  {deferred:>w3$}  {ratio:>w4$}");
+            let [name, n, inline, deferred, ratio, range] = line;
+            let [w0, w1, w2, w3, w4, w5] = widths;
+            println!(
+                "{name:w0$}  {n:>w1$}  {inline:>w2$}  {deferred:>w3$}  {ratio:>w4$}  {range:>w5$}"
+            );
         }
         for note in &self.notes {
             println!("{note}");
@@ -115,17 +128,30 @@ impl Report {
         std::fs::write(path, format!("{all:#}\n"))
     }
 
-    fn line(&mut self, name: String, pair: &Pair, inline: String, deferred: String, ratio: f64) {
-        let n = pair.inline.count().to_string();
-        self.lines
-            .push([name, n, inline, deferred, format!("{ratio:.3}")]);
-    }
-
-    fn row(&mut self, name: &str, pair: &Pair) {
+    fn line(
+        &mut self,
+        (name, kind): (&str, &str),
+        pair: &Pair,
+        inline: String,
+        deferred: String,
+        ratio: f64,
+        range: Option<(f64, f64)>,
+    ) {
+        let shown = range.map_or("-".to_owned(), |(low, high)| format!("{low:.3}-{high:.3}"));
+        self.lines.push([
+            format!("{name}, {kind}"),
+            pair.inline.count().to_string(),
+            inline,
+            deferred,
+            format!("{ratio:.3}"),
+            shown,
+        ]);
         self.rows.push(json!({
             "measure": name,
             "inline": pair.inline.to_json(),
             "deferred": pair.deferred.to_json(),
+            "ratio": ratio,
+            "ratio_95": range.map(|(low, high)| [low, high]),
         }));
     }
 }

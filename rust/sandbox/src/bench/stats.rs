@@ -10,10 +10,21 @@ use serde_json::{json, Value};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times(Vec<u64>);
 
+impl From<Vec<u64>> for Times {
+    fn from(nanoseconds: Vec<u64>) -> Self {
+        Self(nanoseconds)
+    }
+}
+
 impl Times {
     pub(super) fn push(&mut self, time: Duration) {
         self.0
             .push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// All of them in nanoseconds, in the order they were taken.
+    pub(super) fn all(&self) -> &[u64] {
+        &self.0
     }
 
     pub(super) fn count(&self) -> usize {
