@@ -47,6 +47,7 @@ protected_cases() {
 		dense-4k  $guest  48  4k  sigkill      normal
 		scattered 64M  48  4k  close-first  normal
 		dense-4k  64M  48  4k  close-first  protected
+		dense-4k  64M  48  4k  sigkill      protected
 	END
 }
 

@@ -35,12 +35,6 @@ static const struct pkvm_mapping *kvm_s2_to_pkvm(const struct kvm_s2_mapping *ma
 /* Most pages in one call, and most mappings settled between two chances to schedule. */
 #define KVM_S2_RUN_SHARED	512
 #define KVM_S2_BUDGET_SHARED	256
-/*
- * A protected guest's pages are unpinned, a run at once, at about 350 instructions
- * each, and 1,200 where that frees them.
- */
-#define KVM_S2_RUN_PROTECTED	KVM_S2_BATCH
-#define KVM_S2_BUDGET_PROTECTED	KVM_S2_BATCH
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 u64 kvm_s2_refuse_every;
@@ -231,7 +225,7 @@ void kvm_s2_destroy_pkvm(struct kvm_pgtable *pgt, u64 start, struct kvm_s2_figur
 		.page_shift	= PAGE_SHIFT,
 		.ia_bits	= VTCR_EL2_IPA(pgt->mmu->vtcr),
 		.max_run	= protected ? KVM_S2_RUN_PROTECTED : KVM_S2_RUN_SHARED,
-		.budget		= protected ? KVM_S2_BUDGET_PROTECTED : KVM_S2_BUDGET_SHARED,
+		.budget		= protected ? KVM_S2_RUN_PROTECTED : KVM_S2_BUDGET_SHARED,
 	};
 
 	/* Without a handle EL2 never knew the VM, and nothing can be mapped. */

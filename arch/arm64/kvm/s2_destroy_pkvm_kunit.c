@@ -280,7 +280,7 @@ static void pkvm_test_refusals(struct kunit *test)
 	pkvm_test_free_pages(pages);
 }
 
-/* 512 neighbours go in one call if nothing is unpinned, and in runs of a batch else. */
+/* 512 neighbours go in one call if nothing is unpinned, and in small runs else. */
 static void pkvm_test_one_run(struct kunit *test)
 {
 	enum pkvm_test_kind kind = pkvm_test_kind(test);
@@ -306,7 +306,7 @@ static void pkvm_test_one_run(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, vm.kvm->arch.pkvm.el2.calls, 1 + other_calls);
 	else
 		KUNIT_EXPECT_EQ(test, vm.kvm->arch.pkvm.el2.calls,
-				DIV_ROUND_UP(PKVM_TEST_PAGES, KVM_S2_BATCH) + other_calls);
+				DIV_ROUND_UP(PKVM_TEST_PAGES, KVM_S2_RUN_PROTECTED) + other_calls);
 	KUNIT_EXPECT_EQ(test, PKVM_TEST_PAGES, pkvm_test_returned(pages, PKVM_TEST_PAGES));
 	pkvm_test_end(test, &vm);
 	pkvm_test_free_pages(pages);
@@ -393,7 +393,7 @@ static void pkvm_test_two_sharers(struct kunit *test)
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 
 /* More than two runs of pages that are cleared. Each run of the test loses one. */
-#define PKVM_TEST_RUN	(2 * KVM_S2_BATCH + 8)
+#define PKVM_TEST_RUN	(2 * KVM_S2_RUN_PROTECTED + 8)
 #define PKVM_TEST_FEW	128
 
 /* Destroys a VM of which EL2 refuses the page at @index. */
