@@ -19,8 +19,8 @@ demand, pause again. Fails unless every step succeeds and all of the kernel's
 stage-2 tables are freed in the end.
 
   --mode MODE    vhe nvhe protected (default: all three; may be repeated)
-  --linux IMAGE  boot this kernel in a VM too (guest/build.sh --arch arm64), with
-                 disk and vsock, and clone it in each mode
+  --linux IMAGE  boot this kernel in a VM too (guest/build.sh --arch arm64), run
+                 the test of all devices with it, and clone it in each mode
 
 Needs the arm64 kernel (scripts/kernel.sh), QEMU, and Rust's $target.
 
@@ -74,8 +74,14 @@ directory=${directory%%\"*}
 
 add=(--add "$directory/$target/debug/sandbox:bin/sandbox" --add "$here/linux.sh:linux.sh")
 if [[ -n $linux ]]; then
+	cargo test --quiet --no-run --manifest-path "$root/Cargo.toml" -p sandbox --test it \
+		--target "$target" --message-format json-render-diagnostics >"$work/built" ||
+		fail "the tests do not build for $target"
+	it=$(sed -n 's/.*"name":"it".*"executable":"\([^"]*\)".*/\1/p' "$work/built")
+	init=$directory/$target/debug/examples/guest_init
+	add+=(--add "$it:bin/it" --add "$init:bin/examples/guest_init")
 	mkdir -p "$work/init/dev"
-	cp "$directory/$target/debug/examples/guest_init" "$work/init/init"
+	cp "$init" "$work/init/init"
 	(cd "$work/init" && find . | cpio --quiet -o -H newc) >"$work/initramfs"
 	add+=(--add "$linux:guest/Image" --add "$work/initramfs:guest/initramfs")
 fi
