@@ -29,8 +29,8 @@ neighbour: ## the close of a small VM while a large one dies, upstream against o
 test: ## every check, from formatting to booted machines, in all three modes
 	@scripts/test.sh $(series) $(ARGS)
 
-kernel: ## build the kernel (ARGS="--kernel 6.12 --config debug")
-	@scripts/kernel.sh $(series) $(ARGS)
+kernel: ## build the kernel (ARGS="--kernel 6.12 --config debug"); ARCH=x86_64: sandbox's guest
+	@$(if $(filter x86_64,$(ARCH)),rust/sandbox/guest/build.sh,scripts/kernel.sh $(series)) $(ARGS)
 
 kunit: ## the component's KUnit tests in a booted kernel, in all three modes
 	@scripts/kunit.sh $(series) $(ARGS)

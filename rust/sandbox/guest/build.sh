@@ -16,7 +16,8 @@ Usage: $(basename "$0") [--arch ARCH] [--source DIR] [--out DIR] [--jobs N] [--l
 Builds a kernel image from an unpacked kernel source tree, which stays untouched.
 
   --arch ARCH    x86_64 or arm64 (default: x86_64)
-  --source DIR   kernel source (default: what scripts/kernel.sh --print src says)
+  --source DIR   kernel source (default: what scripts/kernel.sh builds from, fetched
+                 if need be)
   --out DIR      build directory (default: $cache/build/sandbox-ARCH)
   --jobs N       parallel jobs (default: number of CPUs)
   --llvm SUFFIX  LLVM version suffix (default: -19)
@@ -63,6 +64,7 @@ fragment=$here/$arch.config
 if [[ -z $source ]]; then
 	[[ -x $root/scripts/kernel.sh ]] || fail "no source tree: pass --source DIR"
 	source=$("$root/scripts/kernel.sh" --print src)
+	"$root/scripts/setup.sh" --kernel "${source##*/linux-}" >&2
 fi
 [[ -f $source/Kconfig ]] || fail "$source is not a kernel source tree: pass --source DIR"
 
