@@ -66,14 +66,17 @@ void kvm_s2_pkvm_end(struct kvm *kvm, u64 seq, struct kvm_s2_figures *figures)
 	kvm->arch.pkvm.el2.seq = seq;
 }
 
-/* Interrupts wait from here until EL2 returns. */
+/* Interrupts wait until EL2 returns; one that is due must not count as a stay there. */
 s64 kvm_s2_call_el2(struct kvm *kvm, u64 function, u64 a, u64 b, u64 c, u64 d)
 {
 	struct arm_smccc_res res;
-	u64 start = get_cycles(), ticks;
+	u64 start, ticks;
 
-	arm_smccc_1_1_hvc(function, a, b, c, d, &res);
-	ticks = get_cycles() - start;
+	scoped_guard(irqsave) {
+		start = get_cycles();
+		arm_smccc_1_1_hvc(function, a, b, c, d, &res);
+		ticks = get_cycles() - start;
+	}
 
 	kvm->arch.pkvm.el2.calls++;
 	kvm->arch.pkvm.el2.longest = max(kvm->arch.pkvm.el2.longest, ticks);

@@ -108,7 +108,7 @@ extern bool kvm_s2_refuse_runs;	/* EL2 refuses runs of pages */
  * A protected guest's pages are unpinned, a run at once and with a chance to schedule
  * around it, at about 350 instructions each, and 1,700 where that frees them.
  */
-#define KVM_S2_RUN_PROTECTED	24
+#define KVM_S2_RUN_PROTECTED	18
 
 void kvm_s2_pkvm_begin(struct kvm *kvm);
 void kvm_s2_pkvm_end(struct kvm *kvm, u64 seq, struct kvm_s2_figures *figures);
