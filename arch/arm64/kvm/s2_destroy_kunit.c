@@ -38,6 +38,14 @@ long s2_test_tables(void)
 	return nr;
 }
 
+void s2_test_init(struct kunit *test, struct kvm_pgtable *pgt, struct kvm_s2_mmu *mmu,
+		  u32 ia_bits)
+{
+	mmu->vtcr = kvm_get_vtcr(read_sanitised_ftr_reg(SYS_ID_AA64MMFR0_EL1),
+				 read_sanitised_ftr_reg(SYS_ID_AA64MMFR1_EL1), ia_bits);
+	KUNIT_ASSERT_EQ(test, 0, kvm_pgtable_stage2_init(pgt, mmu, kvm_s2_upstream.mm_ops));
+}
+
 static struct s2_test *s2_test_start(struct kunit *test, u32 ia_bits)
 {
 	struct s2_test *s2 = kunit_kzalloc(test, sizeof(*s2), GFP_KERNEL);
@@ -48,30 +56,29 @@ static struct s2_test *s2_test_start(struct kunit *test, u32 ia_bits)
 
 	s2->tables_before = s2_test_tables();
 	s2->cache.gfp_zero = __GFP_ZERO;
-	s2->mmu.vtcr = kvm_get_vtcr(read_sanitised_ftr_reg(SYS_ID_AA64MMFR0_EL1),
-				    read_sanitised_ftr_reg(SYS_ID_AA64MMFR1_EL1), ia_bits);
-	KUNIT_ASSERT_EQ(test, 0, kvm_pgtable_stage2_init(&s2->pgt, &s2->mmu,
-							 kvm_s2_upstream.mm_ops));
+	s2_test_init(test, &s2->pgt, &s2->mmu, ia_bits);
 	return s2;
 }
 
-static void s2_test_map(struct kunit *test, struct s2_test *s2, u64 ipa, u64 size)
+void s2_test_map(struct kunit *test, struct kvm_pgtable *pgt, struct kvm_mmu_memory_cache *cache,
+		 u64 ipa, u64 size)
 {
 	for (u64 end = ipa + size, step = min_t(u64, size, PMD_SIZE); ipa < end; ipa += step) {
 		KUNIT_ASSERT_EQ(test, 0,
-				kvm_mmu_topup_memory_cache(&s2->cache,
-							   kvm_mmu_cache_min_pages(&s2->mmu)));
+				kvm_mmu_topup_memory_cache(cache,
+							   kvm_mmu_cache_min_pages(pgt->mmu)));
 		KUNIT_ASSERT_EQ(test, 0,
-				kvm_pgtable_stage2_map(&s2->pgt, ipa, step, ipa & GENMASK(46, 0),
-						       KVM_PGTABLE_PROT_RW, &s2->cache,
+				kvm_pgtable_stage2_map(pgt, ipa, step, ipa & GENMASK(46, 0),
+						       KVM_PGTABLE_PROT_RW, cache,
 						       KVM_PGTABLE_WALK_SKIP_CMO));
 	}
 }
 
-static void s2_test_map_pages(struct kunit *test, struct s2_test *s2, u64 ipa, u64 nr)
+void s2_test_map_pages(struct kunit *test, struct kvm_pgtable *pgt,
+		       struct kvm_mmu_memory_cache *cache, u64 ipa, u64 nr)
 {
 	while (nr--) {
-		s2_test_map(test, s2, ipa, PAGE_SIZE);
+		s2_test_map(test, pgt, cache, ipa, PAGE_SIZE);
 		ipa += PAGE_SIZE;
 	}
 }
@@ -120,7 +127,7 @@ static void s2_test_chunk_plus_one(struct kunit *test)
 	u64 chunk = kvm_granule_size(KVM_PGTABLE_MIN_BLOCK_LEVEL);
 	struct kvm_s2_figures figures;
 
-	s2_test_map_pages(test, s2, chunk - 16 * PAGE_SIZE, 17);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, chunk - 16 * PAGE_SIZE, 17);
 	figures = s2_test_destroy(s2);
 
 	s2_test_no_leak(test, s2, &figures);
@@ -137,11 +144,11 @@ static void s2_test_mixed(struct kunit *test)
 	u64 near = kvm_granule_size(KVM_PGTABLE_MIN_BLOCK_LEVEL) > PMD_SIZE ? 1 : 4;
 	struct kvm_s2_figures figures;
 
-	s2_test_map_pages(test, s2, 0, 3);
-	s2_test_map(test, s2, 2 * PMD_SIZE, PMD_SIZE);
-	s2_test_map_pages(test, s2, 3 * PMD_SIZE, 1);
-	s2_test_map(test, s2, 4 * PMD_SIZE, PMD_SIZE);
-	s2_test_map_pages(test, s2, BIT_ULL(s2_test_bits(test)) - PAGE_SIZE, 1);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, 0, 3);
+	s2_test_map(test, &s2->pgt, &s2->cache, 2 * PMD_SIZE, PMD_SIZE);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, 3 * PMD_SIZE, 1);
+	s2_test_map(test, &s2->pgt, &s2->cache, 4 * PMD_SIZE, PMD_SIZE);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, BIT_ULL(s2_test_bits(test)) - PAGE_SIZE, 1);
 	figures = s2_test_destroy(s2);
 
 	s2_test_no_leak(test, s2, &figures);
@@ -157,7 +164,7 @@ static void s2_test_same_as_upstream(struct kunit *test)
 {
 	struct s2_test *s2 = s2_test_start(test, s2_test_bits(test));
 
-	s2_test_map_pages(test, s2, 0, 600);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, 0, 600);
 	kvm_mmu_free_memory_cache(&s2->cache);
 	kvm_pgtable_stage2_destroy(&s2->pgt);
 	KUNIT_EXPECT_EQ(test, s2_test_tables(), s2->tables_before);
@@ -194,7 +201,7 @@ static void s2_test_held_tables(struct kunit *test)
 	};
 	struct kvm_s2_figures figures;
 
-	s2_test_map_pages(test, s2, PMD_SIZE, 5);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, PMD_SIZE, 5);
 	KUNIT_ASSERT_EQ(test, 0, kvm_pgtable_walk(&s2->pgt, PMD_SIZE, PAGE_SIZE, &walker));
 	KUNIT_ASSERT_GT(test, tables.nr, 0);
 	for (int i = 0; i < tables.nr; i++)
@@ -216,7 +223,7 @@ static void s2_test_corrupt_entry(struct kunit *test)
 	u64 entries = BIT_ULL(40) / kvm_granule_size(s2->pgt.start_level);
 	struct kvm_s2_figures figures;
 
-	s2_test_map_pages(test, s2, 0, 5);
+	s2_test_map_pages(test, &s2->pgt, &s2->cache, 0, 5);
 	root[min(entries, PTRS_PER_PTE) - 1] = kvm_phys_to_pte(BIT_ULL(47)) | PMD_TYPE_TABLE;
 	get_page(virt_to_page(root));
 	figures = s2_test_destroy(s2);

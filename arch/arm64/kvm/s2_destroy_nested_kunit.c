@@ -12,7 +12,6 @@
 #include <asm/kvm_nested.h>
 #include <asm/kvm_pgtable.h>
 #include <asm/kvm_s2_destroy.h>
-#include <asm/stage2_pgtable.h>
 
 #include "s2_destroy.h"
 #include "s2_destroy_kunit.h"
@@ -29,19 +28,10 @@ static void nested_test_fill(struct kunit *test, struct kvm *kvm, struct kvm_s2_
 
 	KUNIT_ASSERT_NOT_NULL(test, pgt);
 	mmu->arch = &kvm->arch;
-	mmu->vtcr = kvm_get_vtcr(read_sanitised_ftr_reg(SYS_ID_AA64MMFR0_EL1),
-				 read_sanitised_ftr_reg(SYS_ID_AA64MMFR1_EL1), 40);
-	KUNIT_ASSERT_EQ(test, 0, kvm_pgtable_stage2_init(pgt, mmu, kvm_s2_upstream.mm_ops));
+	s2_test_init(test, pgt, mmu, 40);
 	mmu->pgt = pgt;
 
-	for (u64 ipa = 0; ipa < nr << PAGE_SHIFT; ipa += PAGE_SIZE) {
-		KUNIT_ASSERT_EQ(test, 0,
-				kvm_mmu_topup_memory_cache(&cache, kvm_mmu_cache_min_pages(mmu)));
-		KUNIT_ASSERT_EQ(test, 0,
-				kvm_pgtable_stage2_map(pgt, ipa, PAGE_SIZE, ipa,
-						       KVM_PGTABLE_PROT_RW, &cache,
-						       KVM_PGTABLE_WALK_SKIP_CMO));
-	}
+	s2_test_map_pages(test, pgt, &cache, 0, nr);
 	kvm_mmu_free_memory_cache(&cache);
 }
 

@@ -392,8 +392,8 @@ static void pkvm_test_two_sharers(struct kunit *test)
 
 #ifdef CONFIG_KVM_S2_PKVM_FAULTS
 
-/* More than two runs of pages that are cleared. Each run of the test loses one. */
-#define PKVM_TEST_RUN	(2 * KVM_S2_RUN_PROTECTED + 8)
+/* More than three runs of pages that are cleared. Each run of the test loses one. */
+#define PKVM_TEST_RUN	70
 #define PKVM_TEST_FEW	128
 
 /* Destroys a VM of which EL2 refuses the page at @index. */
